@@ -1,0 +1,280 @@
+"""The experiment config: frozen dataclasses, plain data only.
+
+An experiment is a Python file with a module-level `config = Config(...)`. Every field can be overridden on the command
+line (`--rollout.group_size 16`). A string that names behaviour is a built-in's name or a user's own `module:attribute`.
+Checks that span fields live in `validate`, and run before anything is compiled.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from grpo_jax.models.config import ModelConfig
+
+Scalar = int | float | str | bool
+
+
+@dataclass(frozen=True)
+class ArithmeticData:
+    """Sums and differences of whole numbers, made on the fly: "37+85=" with answer "122"."""
+
+    operations: tuple[Literal["+", "-", "*"], ...] = ("+",)
+    """Operators to draw from."""
+    max_digits: int = 2
+    """Largest number of digits of an operand."""
+    carries: Literal["any", "required"] = "any"
+    """Whether an addition must carry (a subtraction, borrow) in at least one column."""
+    size: int = 20_000
+    """Problems to draw before duplicates are removed."""
+    held_out_fraction: float = 0.1
+    """Share of distinct prompts kept for evaluation, by a hash of the prompt, so the two can never overlap."""
+
+
+@dataclass(frozen=True)
+class ReasoningGymData:
+    """Any task of reasoning-gym (extra: reasoning-gym)."""
+
+    task: str = "chain_sum"
+    """Name of the reasoning-gym task."""
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+    """Options of the task, as reasoning-gym names them."""
+    size: int = 5_000
+    """Problems to draw before duplicates are removed."""
+    prompt: str = "{question}\n"
+    """Prompt template; {question} is the task's question."""
+    held_out_fraction: float = 0.1
+    """Share of distinct prompts kept for evaluation, by a hash of the prompt, so the two can never overlap."""
+
+
+@dataclass(frozen=True)
+class FileData:
+    """Problems from a JSONL or Parquet file."""
+
+    path: str = ""
+    """File to read: .jsonl, .jsonl.gz or .parquet."""
+    prompt: str = "{question}\n"
+    """Prompt template over the row's fields, e.g. "{Body} {Question}"."""
+    messages_field: str | None = None
+    """Field that holds chat messages (a list of {role, content}); used in place of `prompt`."""
+    system_prompt: str | None = None
+    """System message; makes the prompt a chat."""
+    answer_field: str = "answer"
+    """Field that holds the reference answer."""
+    answer_pattern: str | None = None
+    """Regular expression whose first group is the answer, e.g. r"####\\s*(.+)" for GSM8K; None takes the field whole."""
+    held_out_path: str | None = None
+    """A separate file of evaluation problems; a prompt found in both files is an error."""
+    held_out_fraction: float = 0.1
+    """Without held_out_path: share of distinct prompts kept for evaluation, by a hash of the prompt."""
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """How text becomes token ids."""
+
+    kind: Literal["characters", "transformers"] = "characters"
+    """"characters" is built in and needs no download; "transformers" loads `path`."""
+    path: str = ""
+    """Folder or hub id of a Transformers tokenizer."""
+    chat: bool = False
+    """Wrap text prompts as a user message and apply the chat template."""
+
+
+@dataclass(frozen=True)
+class RewardFunction:
+    """One reward and its weight in the sum."""
+
+    name: str = "exact_match"
+    """exact_match, number_match, format, or module:attribute of your own."""
+    weight: float = 1.0
+    """Factor in the summed reward."""
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+    """Keyword arguments of the reward function."""
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """How completions are judged."""
+
+    functions: tuple[RewardFunction, ...] = (RewardFunction(),)
+    """Rewards that are weighted and summed; each is also logged apart as rewards/<name>/mean."""
+    on_failure: Literal["error", "unscored"] = "error"
+    """What an exception, a NaN or a None does: stop the run, or leave the sample out of its group's statistics."""
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """The sampling loop."""
+
+    batch_size: int = 32
+    """Prompts per step (B)."""
+    group_size: int = 8
+    """Completions per prompt (G), at least 2."""
+    max_prompt_length: int = 64
+    """Longest prompt, tokens; a longer one is an error at load time."""
+    max_completion_length: int = 64
+    """Longest completion, tokens, stop token included."""
+    temperature: float = 1.0
+    """Sampling temperature; the trainer's log-probabilities are taken at the same temperature."""
+    top_k: int = 0
+    """Sample among the k likeliest tokens; 0 is off."""
+    top_p: float = 1.0
+    """Sample within this probability mass; 1 is off."""
+    allow_truncated_sampling: bool = False
+    """Train on samples of a top-k or top-p truncated distribution although the trainer's is not truncated."""
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """The objective. Names and defaults are those of grpo_jax.losses."""
+
+    baseline: Literal["group_mean", "leave_one_out"] = "group_mean"
+    """What is subtracted from a reward."""
+    scale: Literal["group_std", "batch_std", "batch_advantage_std", "none"] = "group_std"
+    """What a centred reward is divided by."""
+    ddof: int = 0
+    """Delta degrees of freedom of the standard deviation (TRL and verl use 1)."""
+    eps: float = 1e-6
+    """Added to the standard deviation."""
+    aggregation: str = "balanced"
+    """sequence, sequence_sum, token, batch_token, constant, balanced, balanced_mass, balanced_unit, or module:attribute."""
+    surrogate: Literal["clip"] = "clip"
+    """Per-token surrogate."""
+    ratio: Literal["token"] = "token"
+    """What the importance ratio is taken over."""
+    clip_low: float = 0.2
+    """Ratios are clipped below at 1 - clip_low."""
+    clip_high: float = 0.2
+    """Ratios are clipped above at 1 + clip_high."""
+    kl_coef: float = 0.0
+    """Weight of the KL to the reference policy; 0 runs no reference model at all."""
+    kl: Literal["k1", "k2", "k3"] = "k2"
+    """KL estimator used as the loss; k2's gradient is that of KL(policy || reference)."""
+    mask_truncated: bool = False
+    """Drop the tokens of completions that hit the length limit; their reward stays in the baseline."""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW with global-norm clipping."""
+
+    learning_rate: float = 1e-6
+    """Peak learning rate."""
+    warmup_steps: int = 0
+    """Optimizer steps of linear warm-up from 0."""
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """What follows the warm-up; cosine and linear decay to 0 at the last optimizer step."""
+    b1: float = 0.9
+    """Decay of the first moment."""
+    b2: float = 0.95
+    """Decay of the second moment."""
+    eps: float = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay, on matrices only."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this global norm."""
+
+
+@dataclass(frozen=True)
+class UpdateConfig:
+    """How one rollout becomes optimizer steps."""
+
+    epochs: int = 1
+    """Passes over a rollout."""
+    mini_batch: int = 0
+    """Prompts per optimizer step; 0 takes the whole rollout."""
+    micro_batch: int = 0
+    """Sequences per forward and backward pass, over all devices; 0 takes the whole mini-batch."""
+    head_chunk: int = 1024
+    """Tokens per device whose logits exist at one time."""
+    max_skipped: int = 10
+    """Optimizer steps in a row that may be skipped for non-finite gradients before the run stops."""
+
+
+@dataclass(frozen=True)
+class WarmStartConfig:
+    """Supervised training on reference answers before GRPO."""
+
+    steps: int = 0
+    """Optimizer steps; 0 skips the stage."""
+    batch_size: int = 128
+    """Problems per step."""
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(learning_rate=1e-3, warmup_steps=50, weight_decay=0.01)
+    )
+    """Its own optimizer; the policy stage starts from fresh moments."""
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Accuracy on held-out problems."""
+
+    every: int = 20
+    """Steps between evaluations; 0 evaluates only before and after."""
+    problems: int = 256
+    """Held-out problems used; 0 takes all."""
+    samples: int = 4
+    """Completions per problem (k of avg@k and the largest k of pass@k)."""
+    temperature: float = 1.0
+    """Sampling temperature."""
+    success: str = ""
+    """Reward that says whether a completion is right (it is at least 1); empty takes the first reward."""
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What is kept on disk."""
+
+    every: int = 20
+    """Steps between checkpoints; 0 keeps only the last."""
+    keep: int = 2
+    """Newest checkpoints kept, besides the best."""
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """How devices are arranged."""
+
+    data: int = 0
+    """Devices the batch is split over; 0 takes all."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Where a run lives and how long it lasts."""
+
+    folder: str = "runs/run"
+    """Folder for the resolved config, metrics, checkpoints and report."""
+    seed: int = 0
+    """Seed of everything: initial parameters, data order, sampling."""
+    resume: bool = False
+    """Continue the run in the folder from its newest checkpoint."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The policy stage."""
+
+    steps: int = 100
+    """Rollouts (each is epochs x mini-batches optimizer steps)."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One experiment, whole."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    data: ArithmeticData | ReasoningGymData | FileData = field(default_factory=ArithmeticData)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    update: UpdateConfig = field(default_factory=UpdateConfig)
+    warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)

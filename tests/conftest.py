@@ -1,0 +1,16 @@
+"""What every test shares: eight simulated devices, a compilation cache, and no silent broadcasting."""
+
+import os
+import tempfile
+from pathlib import Path
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import jax
+
+# [B, T] times [B] broadcasts silently when B == T; in tests it is an error.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "grpo_jax_test_cache"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
