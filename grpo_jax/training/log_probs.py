@@ -29,13 +29,7 @@ def make_log_probs(graphdef: nnx.GraphDef, *, temperature: float, head_chunk: in
         decoder = nnx.merge(graphdef, params)
         prompt_size, size = batch.prompt_ids.shape[1], batch.completion_ids.shape[1]
         ids = jnp.concatenate([batch.prompt_ids, batch.completion_ids], axis=1)
-        positions = jnp.concatenate(
-            [
-                jnp.broadcast_to(jnp.arange(prompt_size), batch.prompt_ids.shape),
-                batch.prompt_lengths[:, None] + jnp.arange(size),
-            ],
-            axis=1,
-        )
+        positions = attention.plain_positions(batch.prompt_lengths, prompt_size, size)
         attend = attention.plain(batch.prompt_lengths, batch.completion_lengths, prompt_size, size)
         hidden, _ = decoder(ids, positions, attend)
         hidden = predicting(hidden, batch.prompt_lengths, prompt_size)
