@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 
 PSEUDO_PROBLEMS = 3.0
-"""Problems of Bernoulli spread mixed into the variance of `mean_interval`: see there."""
+"""a in `mean_interval`."""
 
 
 class Interval(NamedTuple):
@@ -138,9 +138,9 @@ def mean_interval(values: np.ndarray, *, draws: int = 1, level: float = 0.95) ->
         n_eff = x̄(1−x̄) / Var(x̄),   n ≤ n_eff ≤ n·draws,   Var(x̄) = (Σ(x_p−x̄)² + a·x̄(1−x̄)) / (n(n+a))
 
     With one sample a problem this is Wilson's interval of n trials; with many, n_eff falls between the number
-    of problems (each always or never solved) and that of samples (all equally hard). The a = 3 pseudo
-    problems stand for rare hard or easy ones that a small set has not met. Simulated coverage at 95 %: 93–97 % from 30
-    problems on when difficulties are spread, more when they are equal; 92–99 % at 10 problems.
+    of problems (each always or never solved) and that of samples (all equally hard). a = 3 more problems of
+    Bernoulli spread stand for rare hard or easy ones a small set has not met. Simulated coverage at 95 %:
+    93–97 % from 30 problems on when difficulties are spread, more when they are equal; 92–99 % at 10.
 
     Args:
         values: [n] one value per problem, each the mean of up to `draws` yes-or-no draws.
