@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float
 
 from grpo_jax import losses
-from grpo_jax.losses.diagnostics import Totals
+from grpo_jax.losses.diagnostics import Totals, token_means
 from grpo_jax.training import sharding
 from grpo_jax.training.log_probs import LogProbs
 from grpo_jax.types import Batch, TrainState
@@ -64,6 +65,7 @@ def make_update(
             advantages=batch.advantages,
             weights=weights,
             group_ids=batch.group_ids,
+            sampler_log_probs=batch.sampler_log_probs if objective.sampler_correction else None,
             **groups,
         )
         return weights, constants
@@ -81,12 +83,11 @@ def make_update(
             weights=weights,
             entropy=entropy,
             ref_log_probs=rows.ref_log_probs,
-            sampler_log_probs=rows.sampler_log_probs,
+            sampler_log_probs=rows.sampler_log_probs if objective.sampler_correction else None,
             group_constants=group_constants,
         )
-        gap = jnp.where(rows.loss_mask, jnp.abs(old - rows.sampler_full_log_probs), 0.0)
-        agreement = Totals(means={"sampler/log_prob_gap": (gap.sum(), rows.loss_mask.sum())}, maxima={})
-        return value, totals.merge(jax.lax.stop_gradient(agreement))
+        gap = {"sampler/log_prob_gap": jnp.abs(old - rows.sampler_full_log_probs)}
+        return value, replace(totals, means={**totals.means, **token_means(gap, rows.loss_mask)})
 
     return _make_step(
         constants_of_batch=mini_batch_constants,
@@ -109,8 +110,8 @@ def make_supervised_update(
 
     def loss_of_rows(params: Any, rows: Batch, weight: Float[Array, "n"]):
         now = jnp.where(rows.loss_mask, log_probs(params, rows)[0], 0.0)
-        total = (-now.sum(), rows.loss_mask.sum())
-        return -(weight[:, None] * now).sum(), Totals(means={"warm_start/loss": total}, maxima={})
+        totals = Totals(token_means({"warm_start/loss": -now}, rows.loss_mask))
+        return -(weight[:, None] * now).sum(), totals
 
     return _make_step(
         constants_of_batch=token_weight,
@@ -146,9 +147,7 @@ def make_gradient(*, constants_of_batch, loss_of_rows, mesh: Mesh, micro_batches
 
         split = _split((batch, constants), micro_batches)
         gradients, (values, totals) = jax.lax.scan(accumulate, sharding.zeros_like(local), split)
-        totals = Totals(
-            means=jax.tree.map(lambda x: x.sum(0), totals.means), maxima=jax.tree.map(lambda x: x.max(0), totals.maxima)
-        )
+        totals = totals.collapse()
         # The only reduction of gradients in the step; a psum inside the differentiated function would sit in every layer.
         return sharding.psum(gradients, mesh), sharding.psum(values.sum(), mesh), totals.psum(sharding.axis_name(mesh))
 
@@ -169,14 +168,8 @@ def _make_step(*, constants_of_batch, loss_of_rows, optimizer, mesh: Mesh, micro
         params, optimizer_state = jax.tree.map(
             lambda new, old: jnp.where(finite, new, old), proposed, (state.params, state.optimizer)
         )
-        new_state = TrainState(
-            **{
-                **vars(state),
-                "params": params,
-                "optimizer": optimizer_state,
-                "skipped": jnp.where(finite, 0, state.skipped + 1),
-            }
-        )
+        skipped = jnp.where(finite, 0, state.skipped + 1)
+        new_state = replace(state, params=params, optimizer=optimizer_state, skipped=skipped)
         return new_state, {**totals.finalize(), "grad/norm": norm, "update/skipped": 1.0 - finite}
 
     return jax.jit(step, donate_argnums=0)
