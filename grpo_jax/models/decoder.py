@@ -1,0 +1,177 @@
+"""The decoder: one pre-norm transformer with switches for the Llama, Qwen2 and Qwen3 families.
+
+Parameters of all blocks are stacked along a leading layer axis and the blocks run under one scan, so compile
+time does not grow with depth. Norms, rotary angles, softmax and head are float32; the rest computes in
+`config.dtype`.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from grpo_jax.models import rope
+from grpo_jax.models.attention import Attend
+from grpo_jax.models.config import ModelConfig
+
+
+class Linear(nnx.Module):
+    """x @ kernel (+ bias), stored for all layers as [layers, in, out] and applied to one layer's slice."""
+
+    def __init__(
+        self, fan_in: int, fan_out: int, *, bias: bool, std: float, config: ModelConfig, rngs: nnx.Rngs
+    ):
+        shape = (config.num_layers, fan_in, fan_out)
+        self.kernel = nnx.Param(_normal(rngs, shape, std, config))
+        self.bias = nnx.Param(jnp.zeros((config.num_layers, fan_out), config.param_dtype)) if bias else None
+        self.dtype = config.dtype
+
+    def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
+        out = x @ self.kernel[...].astype(self.dtype)
+        if self.bias is not None:
+            out = out + _trailing(self.bias[...].astype(self.dtype), out.ndim)
+        return out
+
+
+class Blocks(nnx.Module):
+    """Attention and gated MLP of every layer, stacked; called on one layer's slice of the parameters."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        width, mlp, head_dim = config.width, config.mlp_width, config.head_dim
+        q_width, kv_width = config.num_heads * head_dim, config.num_kv_heads * head_dim
+
+        def linear(fan_in, fan_out, bias, *, residual=False):
+            # Each layer adds twice to the residual stream; this keeps its variance from growing with depth.
+            std = fan_in**-0.5 * ((2 * config.num_layers) ** -0.5 if residual else 1.0)
+            return Linear(fan_in, fan_out, bias=bias, std=std, config=config, rngs=rngs)
+
+        self.attention_norm = nnx.Param(_ones((config.num_layers, width), config))
+        self.query = linear(width, q_width, config.qkv_bias)
+        self.key = linear(width, kv_width, config.qkv_bias)
+        self.value = linear(width, kv_width, config.qkv_bias)
+        self.query_norm = nnx.Param(_ones((config.num_layers, head_dim), config)) if config.qk_norm else None
+        self.key_norm = nnx.Param(_ones((config.num_layers, head_dim), config)) if config.qk_norm else None
+        self.out = linear(q_width, width, config.out_bias, residual=True)
+        self.mlp_norm = nnx.Param(_ones((config.num_layers, width), config))
+        self.gate = linear(width, mlp, config.mlp_bias)
+        self.up = linear(width, mlp, config.mlp_bias)
+        self.down = linear(mlp, width, config.mlp_bias, residual=True)
+
+    def __call__(self, x, cos, sin, attend: Attend, layer, window, cache):
+        eps = self.config.norm_eps
+        out, cache = self._attention(
+            rms_norm(x, self.attention_norm, eps), cos, sin, attend, layer, window, cache
+        )
+        x = x + out
+        h = rms_norm(x, self.mlp_norm, eps)
+        return x + self.down(jax.nn.silu(self.gate(h)) * self.up(h)), cache
+
+    def _attention(self, h, cos, sin, attend, layer, window, cache):
+        heads, kv_heads, head_dim = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
+        query = self.query(h).reshape(*h.shape[:-1], heads, head_dim)
+        key = self.key(h).reshape(*h.shape[:-1], kv_heads, head_dim)
+        value = self.value(h).reshape(*h.shape[:-1], kv_heads, head_dim)
+        if self.query_norm is not None:
+            query = rms_norm(query, self.query_norm, self.config.norm_eps)
+            key = rms_norm(key, self.key_norm, self.config.norm_eps)
+        query, key = rope.rotate(query, cos, sin), rope.rotate(key, cos, sin)
+        out, cache = attend(query, key, value, layer, window, cache)
+        return self.out(out.reshape(*h.shape[:-1], heads * head_dim)), cache
+
+
+class Decoder(nnx.Module):
+    """Token ids to hidden states to logits."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+        check(config)
+        self.config = config
+        self.embedding = nnx.Param(
+            _normal(rngs, (config.vocab_size, config.width), config.width**-0.5, config)
+        )
+        self.blocks = Blocks(config, rngs=rngs)
+        self.final_norm = nnx.Param(_ones((config.width,), config))
+        head_shape = (config.width, config.vocab_size)
+        self.head = (
+            None
+            if config.tied_embeddings
+            else nnx.Param(_normal(rngs, head_shape, config.width**-0.5, config))
+        )
+
+    def __call__(
+        self, ids: Int[Array, "... S"], positions: Int[Array, "... S"], attend: Attend, cache: Any = None
+    ) -> tuple[Float[Array, "... S D"], Any]:
+        """Hidden states after the final norm, and the cache as `attend` left it.
+
+        Args:
+          ids: token ids.
+          positions: position of every token, from 0 at its sequence's start.
+          attend: called once per layer; see `grpo_jax.models.attention`.
+          cache: any pytree that `attend` reads and returns updated; it is carried through the layers.
+        """
+        config = self.config
+        x = jnp.take(self.embedding[...], ids, axis=0).astype(config.dtype)
+        cos, sin = rope.cos_sin(
+            positions, head_dim=config.head_dim, theta=config.rope_theta, scaling=config.rope_scaling
+        )
+        structure, stacked = nnx.split(self.blocks)
+
+        def body(carry, xs):
+            x, cache = carry
+            params, layer, window = xs
+            return nnx.merge(structure, params)(x, cos, sin, attend, layer, window, cache), None
+
+        if config.remat:
+            # A scan already keeps XLA from undoing the recomputation; barriers would only cost time.
+            body = jax.checkpoint(body, prevent_cse=False)
+        windows = jnp.asarray(config.layer_windows, jnp.int32) if any(config.layer_windows) else None
+        layers = jnp.arange(config.num_layers, dtype=jnp.int32)
+        (x, cache), _ = jax.lax.scan(body, (x, cache), (stacked, layers, windows))
+        return rms_norm(x, self.final_norm, config.norm_eps), cache
+
+    def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
+        """Float32 logits whatever the compute dtype: their errors go straight into log-probabilities."""
+        hidden = hidden.astype(jnp.float32)
+        if self.head is None:
+            return jnp.einsum("...d,vd->...v", hidden, self.embedding[...].astype(jnp.float32))
+        return jnp.einsum("...d,dv->...v", hidden, self.head[...].astype(jnp.float32))
+
+
+def rms_norm(x: Float[Array, "... D"], weight: nnx.Param, eps: float) -> Float[Array, "... D"]:
+    """x / rms(x) · weight, computed in float32 and returned in x's dtype."""
+    wide = x.astype(jnp.float32)
+    scale = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
+    return (wide * scale * _trailing(weight[...].astype(jnp.float32), x.ndim)).astype(x.dtype)
+
+
+def check(config: ModelConfig) -> None:
+    """Raise on an architecture that cannot be built, naming the field."""
+    for name in ("vocab_size", "num_layers", "width", "mlp_width", "num_heads", "num_kv_heads", "head_dim"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"model.{name} is {getattr(config, name)}; expected at least 1")
+    if config.head_dim % 2:
+        raise ValueError(f"model.head_dim is {config.head_dim}; rotary positions need an even number")
+    if config.num_heads % config.num_kv_heads:
+        raise ValueError(
+            f"model.num_heads is {config.num_heads};"
+            f" expected a multiple of num_kv_heads, {config.num_kv_heads}"
+        )
+    if config.layer_windows and len(config.layer_windows) != config.num_layers:
+        raise ValueError(
+            f"model.layer_windows has {len(config.layer_windows)} entries;"
+            f" expected one per layer, {config.num_layers}"
+        )
+
+
+def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], std: float, config: ModelConfig) -> Array:
+    return (std * jax.random.normal(rngs.params(), shape, jnp.float32)).astype(config.param_dtype)
+
+
+def _ones(shape: tuple[int, ...], config: ModelConfig) -> Array:
+    return jnp.ones(shape, config.param_dtype)
+
+
+def _trailing(vector: Float[Array, "D"], rank: int) -> Float[Array, "... D"]:
+    return vector.reshape((1,) * (rank - 1) + vector.shape)
