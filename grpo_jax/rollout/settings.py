@@ -1,0 +1,47 @@
+"""What to sample: plain data that checks itself."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How completions are drawn. A wrong value is an error here, before anything is compiled."""
+
+    temperature: float = 1.0
+    """0 takes the likeliest token."""
+    top_k: int = 0
+    """Sample among the k likeliest tokens; 0 is off."""
+    top_p: float = 1.0
+    """Sample within this probability mass; 1 is off."""
+    min_p: float = 0.0
+    """Sample among tokens at least this likely, relative to the likeliest; 0 is off."""
+    max_tokens: int = 64
+    """Longest completion, tokens, stop token included."""
+    group_size: int = 1
+    """Completions per prompt (G)."""
+    stop_ids: tuple[int, ...] = ()
+    """Tokens that end a completion, each being its last token."""
+
+    def __post_init__(self):
+        _require(self.temperature >= 0, "temperature", self.temperature, "a number ≥ 0")
+        _require(self.top_k >= 0, "top_k", self.top_k, "a whole number ≥ 0 (0 is off)")
+        _require(0 < self.top_p <= 1, "top_p", self.top_p, "a number in (0, 1] (1 is off)")
+        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "a number in [0, 1] (0 is off)")
+        _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "a whole number ≥ 1")
+        _require(self.group_size >= 1, "group_size", self.group_size, "a whole number ≥ 1")
+        _require(all(i >= 0 for i in self.stop_ids), "stop_ids", self.stop_ids, "token ids ≥ 0")
+        if self.temperature == 0 and self.truncated:
+            raise ValueError(
+                "sampling.temperature is 0, which takes the likeliest token; expected top_k 0, top_p 1 and"
+                f" min_p 0 beside it, not {self.top_k}, {self.top_p}, {self.min_p}"
+            )
+
+    @property
+    def truncated(self) -> bool:
+        """Whether some tokens are cut off, so that the trainer's distribution is not the sampler's."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+
+def _require(holds: bool, name: str, value: object, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"sampling.{name} is {value!r}; expected {expected}")

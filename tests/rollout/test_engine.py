@@ -1,0 +1,252 @@
+"""The engine's promises: right log-probabilities, reproducible completions, stops that are data."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.rollout import NativeEngine, Sampling, decode
+from grpo_jax.rollout.keys import completion_keys, uniforms
+from grpo_jax.types import STOPPED, TRUNCATED
+from tests.rollout.tiny import CONFIG, PROMPTS, completions, full_forward, log_probs, model, nearest_boundary
+
+KEY = jax.random.key(7)
+SAMPLING = Sampling(max_tokens=12, group_size=4, stop_ids=(0, 11))
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return make_engine()
+
+
+def make_engine(config=CONFIG):
+    graphdef, params = model(config)
+    engine = NativeEngine(graphdef, max_prompt_length=8)
+    engine.load(params)
+    return engine
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CONFIG,
+        replace(CONFIG, layer_windows=(0, 4), qk_norm=True, tied_embeddings=False),
+        replace(CONFIG, num_kv_heads=1, qkv_bias=True),
+    ],
+    ids=["plain", "windows", "one kv head"],
+)
+@pytest.mark.parametrize(
+    "sampling",
+    [SAMPLING, replace(SAMPLING, temperature=0.7), replace(SAMPLING, top_k=5, top_p=0.9)],
+    ids=["temperature 1", "temperature 0.7", "truncated"],
+)
+def test_cached_decode_equals_the_full_forward(config, sampling):
+    """Over ragged rows, pad id = stop id = 0, and whatever was cut off when sampling."""
+    graphdef, params = model(config)
+    rollout = make_engine(config).generate(PROMPTS, sampling=sampling, key=KEY)
+    assert len(set(rollout.completion_lengths)) > 2
+    exists = np.arange(sampling.max_tokens) < rollout.completion_lengths[:, None]
+    expected = log_probs(
+        full_forward(graphdef, params, rollout), rollout.completion_ids, sampling.temperature
+    )
+    np.testing.assert_allclose(rollout.sampler_full_log_probs[exists], expected[exists], atol=1e-5)
+    gap = rollout.sampler_log_probs - rollout.sampler_full_log_probs
+    assert (gap[exists] > 1e-3).any() == sampling.truncated
+    assert (rollout.sampler_log_probs[~exists] == 0).all()
+    assert (rollout.sampler_full_log_probs[~exists] == 0).all()
+
+
+def test_every_token_is_the_one_its_uniform_number_picks(engine):
+    """The tokens themselves, recomputed from the full forward pass and the named folds of the key."""
+    graphdef, params = model()
+    rollout = engine.generate(PROMPTS, sampling=SAMPLING, key=KEY)
+    numbers = all_uniforms(KEY, len(PROMPTS), SAMPLING)
+    assert (nearest_boundary(full_forward(graphdef, params, rollout), rollout, numbers) > -1e-5).all()
+
+
+def test_a_sampled_pad_id_is_a_token(engine):
+    """Padding is 0 as well; only lengths tell them apart."""
+    graphdef, params = model()
+    rollout = engine.generate(PROMPTS, sampling=replace(SAMPLING, stop_ids=()), key=KEY)
+    assert (rollout.completion_ids == 0).any()
+    assert (rollout.completion_lengths == SAMPLING.max_tokens).all()
+    assert (rollout.stop_reason == TRUNCATED).all()
+    expected = log_probs(full_forward(graphdef, params, rollout), rollout.completion_ids)
+    np.testing.assert_allclose(rollout.sampler_log_probs, expected, atol=1e-5)
+
+
+def test_sampling_twice_is_the_same_and_another_step_is_not(engine):
+    step = jax.random.fold_in(KEY, 1)
+    first, again, other = (engine.generate(PROMPTS, sampling=SAMPLING, key=k) for k in (KEY, KEY, step))
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    assert completions(first) != completions(other)
+
+
+def test_the_samples_of_a_group_differ(engine):
+    """Fault 51: one key for all would give a group without variance."""
+    rollout = engine.generate([[3, 1, 4]] * 2, sampling=SAMPLING, key=KEY)
+    assert len({tuple(c) for c in completions(rollout)}) > 5
+
+
+def test_slots_and_neighbours_change_no_completion(engine):
+    """Bitwise, at one compiled shape: prompts reversed, and with other prompts beside them."""
+    rollout = engine.generate(PROMPTS, sampling=SAMPLING, key=KEY)
+    order = [4, 3, 2, 1, 0]
+    moved = engine.generate([PROMPTS[i] for i in order], sampling=SAMPLING, key=KEY, prompt_indices=order)
+    rows = np.arange(20).reshape(5, 4)[order].ravel()
+    others = [PROMPTS[0], [9, 9, 9], [1], [2, 3], PROMPTS[4]]
+    neighbours = engine.generate(others, sampling=SAMPLING, key=KEY)
+    for name in ("completion_ids", "completion_lengths", "sampler_log_probs", "sampler_full_log_probs"):
+        expected = getattr(rollout, name)
+        np.testing.assert_array_equal(getattr(moved, name), expected[rows])
+        np.testing.assert_array_equal(getattr(neighbours, name)[:4], expected[:4])
+        np.testing.assert_array_equal(getattr(neighbours, name)[-4:], expected[-4:])
+
+
+def test_another_batch_size_changes_no_completion_that_is_clear_of_boundaries(engine):
+    graphdef, params = model()
+    rollout = engine.generate(PROMPTS, sampling=SAMPLING, key=KEY)
+    numbers = all_uniforms(KEY, len(PROMPTS), SAMPLING)
+    clear = nearest_boundary(full_forward(graphdef, params, rollout), rollout, numbers) > 1e-4
+    assert clear.mean() > 0.8
+    tokens = completions(rollout)
+    for place, prompt in enumerate(PROMPTS):
+        alone = engine.generate([prompt], sampling=SAMPLING, key=KEY, prompt_indices=[place])
+        assert (alone.group_ids == 0).all()
+        for sample, completion in enumerate(completions(alone)):
+            if clear[4 * place + sample]:
+                assert completion == tokens[4 * place + sample]
+
+
+@pytest.mark.parametrize("place", [0, 5, 11], ids=["first token", "middle", "last allowed token"])
+def test_a_stop_ends_the_completion_it_is_the_last_token_of(engine, place):
+    """Noise depends on key and position alone, so stopping can only cut what unstopped sampling gives."""
+    unstopped = completions(engine.generate(PROMPTS, sampling=replace(SAMPLING, stop_ids=()), key=KEY))
+    stop = unstopped[0][place]
+    stopped = engine.generate(PROMPTS, sampling=replace(SAMPLING, stop_ids=(stop,)), key=KEY)
+    for long, short, reason in zip(unstopped, completions(stopped), stopped.stop_reason, strict=True):
+        assert short == (long[: long.index(stop) + 1] if stop in long else long)
+        assert reason == (STOPPED if stop in long else TRUNCATED)
+    assert len(completions(stopped)[0]) == unstopped[0].index(stop) + 1
+
+
+def test_two_stops_at_once(engine):
+    """Two ids, met at the same step by two completions; whichever id comes first ends each of the others."""
+    unstopped = completions(engine.generate(PROMPTS, sampling=replace(SAMPLING, stop_ids=()), key=KEY))
+    stops = (unstopped[0][3], next(c[3] for c in unstopped if c[3] != unstopped[0][3]))
+    stopped = completions(engine.generate(PROMPTS, sampling=replace(SAMPLING, stop_ids=stops), key=KEY))
+    for long, short in zip(unstopped, stopped, strict=True):
+        end = next((t + 1 for t, token in enumerate(long) if token in stops), len(long))
+        assert short == long[:end]
+
+
+def test_stop_ids_change_between_calls_without_another_compilation(engine):
+    """Section 0: a list frozen at the first trace runs past the stops of the second."""
+    first = engine.generate(PROMPTS, sampling=replace(SAMPLING, stop_ids=(5,)), key=KEY)
+    programs = decode.complete._cache_size()
+    second = engine.generate(PROMPTS, sampling=replace(SAMPLING, stop_ids=(9, 2, 17)), key=KEY)
+    assert decode.complete._cache_size() == programs
+    assert all(5 not in c[:-1] for c in completions(first))
+    assert all(not {9, 2, 17} & set(c[:-1]) for c in completions(second))
+    assert any(5 in c for c in completions(second))
+
+
+def test_several_stop_ids_and_a_stop_exactly_at_the_limit(engine):
+    """Fault 32: with stops {2, 5}, a completion ending in either is finished, whatever its length."""
+    rollout = engine.generate(PROMPTS, sampling=replace(SAMPLING, stop_ids=(2, 5)), key=KEY)
+    for completion, reason in zip(completions(rollout), rollout.stop_reason, strict=True):
+        assert reason == (STOPPED if completion[-1] in (2, 5) else TRUNCATED)
+
+
+def test_decoding_ends_when_all_completions_have(engine):
+    """Every token a stop: no step beyond the first, and none waited for by padding rows."""
+    graphdef, params = model()
+    out, steps = decode.complete(
+        graphdef,
+        params,
+        jnp.zeros((2, 16), jnp.int32),
+        jnp.array([3, 0]),
+        completion_keys(KEY, jnp.arange(2), jnp.arange(4)),
+        jnp.arange(23),
+        {"temperature": jnp.float32(1.0)},
+        max_tokens=12,
+        top_k=0,
+    )
+    assert int(steps) == 1
+    np.testing.assert_array_equal(out.lengths, [[1] * 4, [0] * 4])
+
+
+def test_greedy_takes_the_likeliest_token_and_ignores_the_key(engine):
+    graphdef, params = model()
+    greedy = replace(SAMPLING, temperature=0.0)
+    rollout = engine.generate(PROMPTS, sampling=greedy, key=KEY)
+    other = engine.generate(PROMPTS, sampling=greedy, key=jax.random.key(8))
+    assert completions(rollout) == completions(other)
+    logits = full_forward(graphdef, params, rollout)
+    exists = np.arange(SAMPLING.max_tokens) < rollout.completion_lengths[:, None]
+    np.testing.assert_array_equal(rollout.completion_ids[exists], logits.argmax(-1)[exists])
+
+
+def test_rows_are_prompt_major_and_hold_the_very_prompt_ids(engine):
+    rollout = engine.generate(PROMPTS, sampling=SAMPLING, key=KEY)
+    np.testing.assert_array_equal(rollout.group_ids, np.repeat(np.arange(5), 4))
+    for row, group in enumerate(rollout.group_ids):
+        assert rollout.prompt_ids[row, : rollout.prompt_lengths[row]].tolist() == PROMPTS[group]
+    assert rollout.prompt_ids.shape == (20, 8)
+    assert rollout.completion_ids.shape == (20, 12)
+
+
+def test_prompt_lengths_share_compiled_programs():
+    """Programs are counted over fifty calls of every prompt length: one per power of two."""
+    graphdef, params = model(seed=1)
+    engine = NativeEngine(graphdef, max_prompt_length=40)
+    engine.load(params)
+    sampling = Sampling(max_tokens=3, group_size=2)
+    before = decode.complete._cache_size()
+    for step in range(50):
+        engine.generate([[1] * (step % 40 + 1)] * 2, sampling=sampling, key=KEY)
+    assert decode.complete._cache_size() - before == 3  # 16, 32 and 40
+
+
+WRONG = [
+    (dict(temperature=-1.0), "temperature"),
+    (dict(top_p=0.0), "top_p"),
+    (dict(top_p=1.5), "top_p"),
+    (dict(top_k=-1), "top_k"),
+    (dict(min_p=2.0), "min_p"),
+    (dict(max_tokens=0), "max_tokens"),
+    (dict(group_size=0), "group_size"),
+    (dict(stop_ids=(-1,)), "stop_ids"),
+    (dict(temperature=0.0, top_k=5), "temperature"),
+]
+
+
+@pytest.mark.parametrize(("settings", "name"), WRONG, ids=str)
+def test_impossible_settings_are_errors_that_name_the_field(settings, name):
+    with pytest.raises(ValueError, match=f"sampling.{name} is"):
+        Sampling(**settings)
+
+
+def test_wrong_calls_are_errors_that_say_what_was_expected(engine):
+    graphdef, _ = model()
+    with pytest.raises(ValueError, match="no parameters"):
+        NativeEngine(graphdef, max_prompt_length=8).generate(PROMPTS, sampling=SAMPLING, key=KEY)
+    with pytest.raises(ValueError, match=r"prompt_ids\[1\] has 9 tokens; expected at most .* 8"):
+        engine.generate([[1], [2] * 9], sampling=SAMPLING, key=KEY)
+    with pytest.raises(ValueError, match=r"prompt_ids\[1\] is empty"):
+        engine.generate([[1], []], sampling=SAMPLING, key=KEY)
+    with pytest.raises(ValueError, match="prompt_ids is empty"):
+        engine.generate([], sampling=SAMPLING, key=KEY)
+    with pytest.raises(ValueError, match="prompt_indices has 1 entries; expected 5"):
+        engine.generate(PROMPTS, sampling=SAMPLING, key=KEY, prompt_indices=[1])
+    with pytest.raises(ValueError, match="key is of the generator"):
+        engine.generate(PROMPTS, sampling=SAMPLING, key=jax.random.key(0, impl="rbg"))
+
+
+def all_uniforms(key, prompts, sampling):
+    """[N, T]: the number behind every token, from the named folds."""
+    keys = completion_keys(key, jnp.arange(prompts), jnp.arange(sampling.group_size)).reshape(-1)
+    positions = [jnp.full(keys.shape, t) for t in range(sampling.max_tokens)]
+    return np.stack([uniforms(keys, p) for p in positions], axis=1)
