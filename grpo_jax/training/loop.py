@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax import evaluation, keys, losses, tasks
+from grpo_jax import evaluation, keys, tasks
+from grpo_jax.losses import objective as objectives
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.engine import Sampling
 from grpo_jax.training import batches, sharding
@@ -117,7 +118,7 @@ def policy_step(run: Run, state: TrainState, journal: Journal) -> tuple[TrainSta
         scores = scoring.score(
             problems=problems, completions=texts, rewards=run.rewards, on_failure=config.reward.on_failure
         )
-        advantages, history, group_metrics = losses.advantages(
+        advantages, history, group_metrics = objectives.advantages(
             run.objective,
             rewards=jnp.asarray(scores.total),
             scored=jnp.asarray(scores.scored),

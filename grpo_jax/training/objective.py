@@ -2,19 +2,19 @@
 
 from functools import partial
 
-from grpo_jax import losses
+from grpo_jax.losses import objective as objectives
 from grpo_jax.config import DriftFixConfig, HistoryConfig, LossConfig, SamplerCorrectionConfig
 from grpo_jax.losses import advantages, aggregation, dfpo, hadw, kl, ratios, sampler, surrogates
 from grpo_jax.resolve import resolve
 
 
-def objective_of(config: LossConfig, *, max_length: int) -> losses.Objective:
+def objective_of(config: LossConfig, *, max_length: int) -> objectives.Objective:
     """The objective a config describes; `max_length` is the longest completion the sampler may produce.
 
     Raises:
         ValueError: names the field that is wrong or does not go with another.
     """
-    return losses.Objective(
+    return objectives.Objective(
         advantage=partial(
             advantages.advantage,
             baseline=getattr(advantages, config.baseline),

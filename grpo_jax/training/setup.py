@@ -11,7 +11,8 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from grpo_jax import experiment, keys, losses, tasks
+from grpo_jax import experiment, keys, tasks
+from grpo_jax.losses import objective as objectives
 from grpo_jax.config import Config, OptimizerConfig
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.decoder import Decoder
@@ -48,7 +49,7 @@ class Run:
     tokenizer: Tokenizer
     mesh: Mesh
     engine: NativeEngine
-    objective: losses.Objective
+    objective: objectives.Objective
     rewards: Sequence[scoring.WeightedReward]
     initial_params: Callable[[jax.Array], Any]
     optimizer: optax.GradientTransformation
@@ -98,7 +99,7 @@ def prepare(config: Config) -> Run:
         held_out=held_out,
         tokenizer=tokenizer,
         mesh=mesh,
-        engine=NativeEngine(graphdef),
+        engine=NativeEngine(graphdef, max_prompt_length=rollout.max_prompt_length),
         objective=objective,
         rewards=rewards,
         initial_params=jax.jit(lambda key: nnx.split(Decoder(model, rngs=nnx.Rngs(params=key)))[1]),

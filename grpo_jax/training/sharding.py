@@ -21,9 +21,13 @@ def axis_name(mesh: Mesh) -> str | None:
 
 
 def replicate(tree, mesh: Mesh):
-    """Every array of `tree` whole on every device, in buffers of its own (an update may donate them)."""
+    """Every array of `tree` whole on every device, in buffers of its own, because an update donates them.
+
+    The copy comes first: device_put gives two leaves that are one array the same buffers, and donating those twice
+    crashes the process.
+    """
     sharding = NamedSharding(mesh, PartitionSpec())
-    return jax.tree.map(lambda x: jax.device_put(x, sharding, may_alias=False), tree)
+    return jax.tree.map(lambda x: jax.device_put(jnp.copy(x), sharding), tree)
 
 
 def split_rows(batch: Batch, mesh: Mesh) -> Batch:

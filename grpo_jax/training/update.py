@@ -16,7 +16,7 @@ import optax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float
 
-from grpo_jax import losses
+from grpo_jax.losses import objective as objectives
 from grpo_jax.losses.diagnostics import Totals, token_means
 from grpo_jax.training import sharding
 from grpo_jax.training.log_probs import LogProbs
@@ -28,7 +28,7 @@ Step = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Float[Array, ""
 def make_update(
     *,
     log_probs: LogProbs,
-    objective: losses.Objective,
+    objective: objectives.Objective,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     num_groups: int,
@@ -43,7 +43,7 @@ def make_update(
 
     def mini_batch_constants(params: Any, batch: Batch):
         """What the loss needs to know of the whole mini-batch: token weights, and DFPO's group constants."""
-        weights = losses.weights(
+        weights = objectives.weights(
             objective,
             advantages=batch.advantages,
             loss_mask=batch.loss_mask,
@@ -57,7 +57,7 @@ def make_update(
                 batch.completion_ids.shape
             )
         )
-        constants = losses.group_constants(
+        constants = objectives.group_constants(
             objective,
             log_probs=now,
             old_log_probs=now if batch.old_log_probs is None else batch.old_log_probs,
@@ -74,7 +74,7 @@ def make_update(
         weights, group_constants = constants
         now, entropy = log_probs(params, rows)
         old = jax.lax.stop_gradient(now) if rows.old_log_probs is None else rows.old_log_probs
-        value, totals = losses.loss(
+        value, totals = objectives.loss(
             objective,
             log_probs=now,
             old_log_probs=old,
@@ -161,7 +161,7 @@ def _make_step(*, constants_of_batch, loss_of_rows, optimizer, mesh: Mesh, micro
 
     def step(state: TrainState, batch: Batch):
         gradients, value, totals = gradient(state.params, batch)
-        norm = optax.global_norm(gradients)
+        norm = optax.tree.norm(gradients)
         finite = jnp.isfinite(norm) & jnp.isfinite(value)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         proposed = (optax.apply_updates(state.params, updates), optimizer_state)
