@@ -43,7 +43,7 @@ def _files_of_tensors(folder: Path) -> dict[str, str]:
         files = json.loads((folder / INDEX).read_text())["weight_map"]
         for name, file in files.items():
             if not (folder / file).exists():
-                raise ValueError(f"{folder / file} does not exist, and {INDEX} says it holds tensor {name}")
+                raise ValueError(f"{folder / file} does not exist; {INDEX} says it holds tensor {name}")
         return dict(files)
     found = sorted(folder.glob("*.safetensors"))
     if found:
@@ -51,14 +51,14 @@ def _files_of_tensors(folder: Path) -> dict[str, str]:
     pickles = sorted(file.name for pattern in PICKLES for file in folder.glob(pattern))
     if pickles:
         raise ValueError(
-            f"{folder} holds {pickles[0]} but no safetensors; pickle files can run code when they are opened, so"
-            " they are refused. Convert it with Transformers: save_pretrained(...)"
+            f"{folder} holds {pickles[0]} but no safetensors; pickle files can run code when opened, so they"
+            " are refused. Transformers' save_pretrained converts them"
         )
     raise ValueError(f"{folder} holds no safetensors file")
 
 
 def read_header(file: Path) -> dict[str, dict[str, Any]]:
-    """Name to dtype, shape and data_offsets. A file that ends early raises with the first tensor that is cut."""
+    """Name to dtype, shape and data_offsets. A file that ends early raises with the first tensor cut."""
     size = file.stat().st_size
     try:
         with open(file, "rb") as stream:

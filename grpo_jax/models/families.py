@@ -4,11 +4,11 @@ Every field of a config.json is read, known to change nothing here, or an error 
 has looked at might change the logits, and a model that is quietly another one trains without complaint.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from grpo_jax.models.config import ModelConfig, RopeScaling
+from grpo_jax.models import rope_fields
+from grpo_jax.models.config import ModelConfig
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
@@ -57,14 +57,14 @@ def from_transformers(
     dtype: Literal["float32", "bfloat16"] = "float32",
     param_dtype: Literal["float32", "bfloat16"] = "float32",
 ) -> ModelConfig:
-    """The architecture a config.json describes; the dtypes are the caller's, whatever the file was saved in."""
+    """The architecture a config.json describes; the dtypes are the caller's, not the file's."""
     family = fields.get("model_type")
     if family not in ARCHITECTURES:
         raise ValueError(f"config.json model_type is {family!r}; expected one of {', '.join(ARCHITECTURES)}")
     _check_fields(fields, family)
     heads = _required(fields, "num_attention_heads")
     width = _required(fields, "hidden_size")
-    theta, scaling = _rope(fields)
+    theta, scaling = rope_fields.read(fields)
     bias = fields.get("attention_bias") or False
     return ModelConfig(
         vocab_size=_required(fields, "vocab_size"),
@@ -108,9 +108,9 @@ def to_transformers(config: ModelConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.tied_embeddings,
         "dtype": config.param_dtype,
         # Both spellings: rope_parameters is Transformers 5's, the other two are what older readers know.
-        "rope_parameters": {"rope_theta": config.rope_theta, **_rope_fields(config.rope_scaling)},
+        "rope_parameters": {"rope_theta": config.rope_theta, **rope_fields.write(config.rope_scaling)},
         "rope_theta": config.rope_theta,
-        "rope_scaling": _rope_fields(config.rope_scaling) if config.rope_scaling else None,
+        "rope_scaling": rope_fields.write(config.rope_scaling) if config.rope_scaling else None,
     }
     if family != "qwen2":
         fields["attention_bias"] = config.qkv_bias
@@ -127,7 +127,7 @@ def _check_fields(fields: Mapping[str, Any], family: str) -> None:
             raise ValueError(f"config.json {name} is {value!r}; only {MUST_BE[name][0]!r} is supported")
         if name not in MUST_BE and name not in HARMLESS and name not in READ:
             raise ValueError(
-                f"config.json {name} ({value!r}) is not a field this decoder knows; it may change the result"
+                f"config.json {name} ({value!r}) is not a field this decoder knows; it may change logits"
             )
     architectures = fields.get("architectures") or [ARCHITECTURES[family]]
     if architectures != [ARCHITECTURES[family]]:
@@ -144,83 +144,6 @@ def _required(fields: Mapping[str, Any], name: str) -> int:
     if not isinstance(fields.get(name), int):
         raise ValueError(f"config.json {name} is {fields.get(name)!r}; expected a whole number")
     return fields[name]
-
-
-def _rope(fields: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
-    """Rotary base and scaling from either spelling; Transformers lets rope_scaling win."""
-    rope = dict(fields.get("rope_scaling") or fields.get("rope_parameters") or {})
-    theta = rope.pop("rope_theta", None) or fields.get("rope_theta") or 10_000.0
-    kind = rope.pop("rope_type", None) or rope.pop("type", None) or "default"
-    rope.pop("type", None)
-    if rope.pop("partial_rotary_factor", None) not in (None, 1.0):
-        raise ValueError(
-            "config.json partial_rotary_factor is set; only full rotary embeddings are supported"
-        )
-    if kind == "default":
-        scaling = None
-    elif kind == "linear":
-        scaling = RopeScaling(kind="linear", factor=rope.pop("factor"))
-    elif kind in ("llama3", "yarn"):
-        original = rope.pop("original_max_position_embeddings", None) or _required(
-            fields, "max_position_embeddings"
-        )
-        scaling = (_llama3 if kind == "llama3" else _yarn)(rope, original, fields)
-    else:
-        raise ValueError(f"config.json rope_type is {kind!r}; expected default, linear, llama3 or yarn")
-    if rope:
-        raise ValueError(
-            f"config.json has {next(iter(rope))!r} in its {kind} rope scaling, which is not supported"
-        )
-    return float(theta), scaling
-
-
-def _llama3(rope: dict[str, Any], original: int, fields: Mapping[str, Any]) -> RopeScaling:
-    del fields
-    return RopeScaling(
-        kind="llama3",
-        factor=rope.pop("factor"),
-        original_max_position=original,
-        low_freq_factor=rope.pop("low_freq_factor"),
-        high_freq_factor=rope.pop("high_freq_factor"),
-    )
-
-
-def _yarn(rope: dict[str, Any], original: int, fields: Mapping[str, Any]) -> RopeScaling:
-    factor = rope.pop("factor", None) or _required(fields, "max_position_embeddings") / original
-    if rope.pop("truncate", True) is not True:
-        raise ValueError("config.json truncate is False in its yarn rope scaling; only True is supported")
-    attention, mscale, mscale_all = (
-        rope.pop(k, None) for k in ("attention_factor", "mscale", "mscale_all_dim")
-    )
-    if attention is None and mscale and mscale_all:
-        attention = _mscale(factor, mscale) / _mscale(factor, mscale_all)
-    return RopeScaling(
-        kind="yarn",
-        factor=factor,
-        original_max_position=original,
-        beta_fast=rope.pop("beta_fast", None) or 32.0,
-        beta_slow=rope.pop("beta_slow", None) or 1.0,
-        attention_factor=attention,
-    )
-
-
-def _mscale(factor: float, scale: float) -> float:
-    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-
-def _rope_fields(scaling: RopeScaling | None) -> dict[str, Any]:
-    if scaling is None:
-        return {"rope_type": "default"}
-    fields: dict[str, Any] = {"rope_type": scaling.kind, "factor": scaling.factor}
-    if scaling.kind != "linear":
-        fields["original_max_position_embeddings"] = scaling.original_max_position
-    if scaling.kind == "llama3":
-        fields |= {"low_freq_factor": scaling.low_freq_factor, "high_freq_factor": scaling.high_freq_factor}
-    if scaling.kind == "yarn":
-        fields |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
-        if scaling.attention_factor is not None:
-            fields["attention_factor"] = scaling.attention_factor
-    return fields
 
 
 def _windows(fields: Mapping[str, Any]) -> tuple[int, ...]:

@@ -30,7 +30,9 @@ CONFIGS = {
     "llama-all-biases": ("llama", dict(attention_bias=True, mlp_bias=True)),
     "smollm2": (
         "llama",
-        dict(hidden_size=27, num_attention_heads=9, num_key_value_heads=3, head_dim=6, tie_word_embeddings=True),
+        dict(
+            hidden_size=27, num_attention_heads=9, num_key_value_heads=3, head_dim=6, tie_word_embeddings=True
+        ),
     ),
     "qwen2.5": ("qwen2", {}),
     "qwen2.5-tied-yarn": ("qwen2", dict(rope_parameters=YARN, tie_word_embeddings=True)),
@@ -41,7 +43,8 @@ CONFIGS = {
         "qwen3",
         dict(
             head_dim=8,
-            rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 0.7, "beta_fast": 20.0, "beta_slow": 2.0},
+            rope_parameters=YARN
+            | {"mscale": 1.0, "mscale_all_dim": 0.7, "beta_fast": 20.0, "beta_slow": 2.0},
             use_sliding_window=True,
             sliding_window=33,
             layer_types=["sliding_attention", "full_attention", "sliding_attention"],
@@ -50,7 +53,9 @@ CONFIGS = {
     ),
     "qwen3-odd-sizes": (
         "qwen3",
-        dict(vocab_size=71, hidden_size=21, intermediate_size=29, num_attention_heads=5, num_key_value_heads=5)
+        dict(
+            vocab_size=71, hidden_size=21, intermediate_size=29, num_attention_heads=5, num_key_value_heads=5
+        )
         | dict(head_dim=14, num_hidden_layers=1),
     ),
 }
