@@ -85,7 +85,6 @@ class CharacterTokenizer:
     pad_id, bos_id, eos_id = 0, 1, 2
     stop_ids = (eos_id,)
     vocab_size = len(alphabet) + 3
-    _ids = {character: index for index, character in enumerate(alphabet, start=3)}
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         if not isinstance(prompt, str):
@@ -102,12 +101,15 @@ class CharacterTokenizer:
 
     def _encode(self, text: str) -> list[int]:
         try:
-            return [self._ids[character] for character in text]
+            return [_CHARACTER_IDS[character] for character in text]
         except KeyError as error:
             raise ValueError(
                 f"the character tokenizer knows printable ASCII and newline,"
                 f" not {error.args[0]!r} in {text!r}"
             ) from None
+
+
+_CHARACTER_IDS = {character: index for index, character in enumerate(CharacterTokenizer.alphabet, start=3)}
 
 
 class TransformersTokenizer:
