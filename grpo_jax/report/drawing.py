@@ -2,6 +2,7 @@
 
 import html
 import io
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grpo_jax.report.plots import BLUE, GREY, Plot
+from grpo_jax.report.plots import BLUE, GREY, OTHERS, Line, Plot
 
 STYLE = {
     "svg.fonttype": "none",  # text stays text: the page's own font, and readable by a screen reader
@@ -87,6 +88,22 @@ def _svg(figure: Figure, description: str) -> str:
     return f'{opening}role="img" aria-label="{html.escape(description)}">{text[len(head) :]}'
 
 
+def expand(lines: Sequence[Line], rows: Rows) -> list[Line]:
+    """The lines with each * replaced by what the run has; a single match says what the plot says already."""
+    expanded = []
+    for line in lines:
+        if "*" not in line.metric:
+            expanded.append(line)
+            continue
+        before, after = line.metric.split("*")
+        found = {name for row in rows for name in row if name.startswith(before) and name.endswith(after)}
+        if len(found) > 1:
+            labels = [name.removeprefix(before).removesuffix(after) for name in sorted(found)]
+            named = zip(labels, itertools.cycle(OTHERS), strict=False)
+            expanded += [Line(before + label + after, label, color) for label, color in named]
+    return expanded
+
+
 def smooth(y: np.ndarray) -> np.ndarray:
     """Mean over a window of a twentieth of the points around each, so that noise does not hide the trend."""
     half = len(y) // 40
@@ -98,7 +115,7 @@ def smooth(y: np.ndarray) -> np.ndarray:
 
 def _lines(axes: Axes, plot: Plot, rows: Rows) -> bool:
     drawn = False
-    for line in plot.lines:
+    for line in expand(plot.lines, rows):
         x, y = values(rows, line.metric)
         if not len(x):
             continue

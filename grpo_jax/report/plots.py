@@ -6,12 +6,13 @@
 from dataclasses import dataclass
 
 BLUE, RED, GREEN, GOLD, VIOLET, GREY = "#2b6a99", "#c2553f", "#4c8a63", "#c9973b", "#7b6796", "#7a828c"
+OTHERS = (GREEN, GOLD, VIOLET, RED, GREY)
 PHASES = {"rollout": BLUE, "reward": GREEN, "update": RED, "evaluate": GOLD, "checkpoint": VIOLET}
 
 
 @dataclass(frozen=True)
 class Line:
-    """One metric in a plot."""
+    """One metric in a plot; with a * in its name, all that match if there are several, labelled by the *."""
 
     metric: str
     label: str = ""
@@ -57,7 +58,7 @@ PLOTS = {
         Plot(
             title="Reward",
             unit="mean reward",
-            lines=(Line("reward/mean"),),
+            lines=(Line("reward/mean", "weighted sum"), Line("rewards/*/mean")),
             conclusion="Mean reward of sampled completions on training problems. It should rise and level "
             "off. Reward that rises while held-out accuracy does not is memory, or a reward that "
             "can be gamed.",

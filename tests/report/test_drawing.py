@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from grpo_jax.report.drawing import draw, pass_at, smooth, values
+from grpo_jax.report.drawing import draw, expand, pass_at, smooth, values
 from grpo_jax.report.plots import PLOTS, Line, Plot
 from grpo_jax.training.records import read_rows
 from tests.report.run_folder import write_run
@@ -27,7 +27,7 @@ def test_every_plot_is_one_well_formed_element_with_its_labels(rows, title):
     text = "".join(root.itertext())
     assert plot.unit in text
     assert "k, attempts" in text if plot.kind == "by_k" else "step" in text
-    if len(plot.lines) > 1:
+    if len(expand(plot.lines, rows)) > 1:
         drawn = [line.label for line in plot.lines if len(values(rows, line.metric)[0])]
         assert all(label in text for label in drawn)
 
@@ -70,6 +70,15 @@ def test_values_leave_out_what_was_not_measured():
     np.testing.assert_array_equal(steps, [1, 4])
     np.testing.assert_array_equal(y, [2, 0])
     assert [len(part) for part in values([], "x")] == [0, 0]
+
+
+def test_reward_functions_are_drawn_apart_when_there_are_several():
+    plot = ALL["Reward"]
+    one = {"step": 1, "stage": "policy", "reward/mean": 0.5, "rewards/exact_match/mean": 0.5}
+    assert [line.metric for line in expand(plot.lines, [one])] == ["reward/mean"]
+    two = [one, one | {"step": 2, "rewards/format/mean": 0.1}]
+    assert [line.label for line in expand(plot.lines, two)] == ["weighted sum", "exact_match", "format"]
+    assert "format" in "".join(ET.fromstring(draw(plot, two)).itertext())
 
 
 def test_pass_at_reads_k_as_numbers_in_order():
