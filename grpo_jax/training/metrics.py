@@ -135,5 +135,6 @@ def rollout_metrics(
         **{name: float(values.mean()) for name, values in present.items() if values.size},
         "reward/unscored_count": float(np.sum(~scored)),
         "length/mean": float(np.mean(lengths)),
+        "length/total": float(np.sum(lengths)),
         "length/truncated_fraction": float(np.mean(np.asarray(stop_reasons) != STOPPED)),
     }

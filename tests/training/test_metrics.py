@@ -142,6 +142,7 @@ def test_a_missing_reward_leaves_the_mean_of_the_others():
         "reward/mean": 0.5,  # rewards/format/mean has no value, so it is left out
         "reward/unscored_count": 1.0,
         "length/mean": 6.0,
+        "length/total": 18.0,
         "length/truncated_fraction": pytest.approx(1 / 3),
     }
 

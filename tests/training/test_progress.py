@@ -33,7 +33,9 @@ def test_a_log_file_gets_few_plain_lines_and_every_evaluation():
         "policy 75/100",
         "policy 100/100",
     ]
-    # The evaluation of step 10 stays in view; the compiling step is out of the time left: 50 steps of 2 s.
+    # The compiling step is out of the time left, at once: 90 steps of 2 s.
+    assert lines[1].endswith("2 s/step  left 3:00")
+    # The evaluation of step 10 stays in view.
     assert lines[3] == "policy 50/100  reward 0.500  held-out 50.0%  length 12.0  2 s/step  left 1:40"
     assert "\x1b" not in file.getvalue()
 
