@@ -1,4 +1,4 @@
-"""Golden cases as objectives and arrays: golden/losses.json of the shared folder, or the file GRPO_JAX_GOLDEN."""
+"""Golden cases as objectives and arrays, from the shared folder or from the file GRPO_JAX_GOLDEN."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def load() -> dict:
 
 
 def build(case: dict) -> objective.Objective:
-    """The objective a case describes; the names of its options are ours. What it leaves out is the default."""
+    """The objective a case describes; the names of its options are ours, what it leaves out the default."""
     parts = {}
     if "advantage" in case:
         options = dict(case["advantage"])
@@ -76,7 +76,8 @@ def loss_and_gradient(objective_: objective.Objective, *, log_probs, **rows):
 def stage(function, options: str, jit: bool, **static):
     """`function` of the objective these options make; cases share most of their compiled stages."""
     bound = partial(function, build(json.loads(options)), **static)
-    return jax.jit(bound) if jit else bound
+    # Small programs, each run a few times: compiling is all the cost.
+    return jax.jit(bound, compiler_options={"xla_backend_optimization_level": 0}) if jit else bound
 
 
 def evaluate(case: dict, rows: dict, num_groups: int, *, jit: bool) -> dict[str, jax.Array]:
@@ -84,6 +85,8 @@ def evaluate(case: dict, rows: dict, num_groups: int, *, jit: bool) -> dict[str,
 
     def run(function, *names, **arguments):
         options = {name: case[name] for name in names if case.get(name) is not None}
+        if "hadw" in options:  # the anchor itself comes in with the history
+            options["hadw"] = options["hadw"] | {"anchor": 0.0}
         static = {} if function is loss_and_gradient else {"num_groups": num_groups}
         return stage(function, json.dumps(options), jit, **static)(**arguments)
 
@@ -105,7 +108,7 @@ def evaluate(case: dict, rows: dict, num_groups: int, *, jit: bool) -> dict[str,
     policy = {
         "log_probs": rows["log_probs"],
         "old_log_probs": rows["old_log_probs"],
-        # The correction's factor is π_old/π_sampler, so a weight w comes from log π_sampler = log π_old − log w.
+        # The correction multiplies by π_old/π_sampler: a weight w is log π_sampler = log π_old − log w.
         "sampler_log_probs": rows["old_log_probs"] - jnp.log(rows["sampler_weights"]),
         "loss_mask": rows["mask"],
         "advantages": used,

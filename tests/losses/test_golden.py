@@ -55,8 +55,15 @@ def compare(case: dict, rows: dict, expected: dict, num_groups: int, *, dtype, j
         )
 
 
-@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize(
+    ("dtype", "jit"),
+    [
+        pytest.param(jnp.float64, False, id="float64-eager"),
+        pytest.param(jnp.float64, True, id="float64-jit"),
+        pytest.param(jnp.float32, True, id="float32-jit"),
+        pytest.param(jnp.float32, False, id="float32-eager", marks=pytest.mark.slow),
+    ],
+)
 def test_every_case_permuted_padded_and_renamed(cases, dtype, jit):
     size = (
         max(len(case["groups"]) for case in cases) + 3,
@@ -69,30 +76,14 @@ def test_every_case_permuted_padded_and_renamed(cases, dtype, jit):
             compare(case, rows, expected, size[2], dtype=dtype, jit=jit)
 
 
-def as_written(cases, *, dtype, jit):
-    with jax.enable_x64(dtype == jnp.float64):
-        for case in cases:
-            compare(
-                case,
-                golden.arrays(case),
-                expected_of(case),
-                len(set(case["groups"])),
-                dtype=dtype,
-                jit=jit,
-            )
-
-
-def test_cases_as_written(cases):
-    """Every surrogate, on the cases of one shape; the slow test below has all shapes."""
-    shape = np.shape(cases[2]["mask"])
-    as_written([case for case in cases if np.shape(case["mask"]) == shape], dtype=jnp.float64, jit=False)
-
-
-@pytest.mark.slow
+@pytest.mark.slow  # every case has a shape of its own to compile for
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32], ids=["float64", "float32"])
 def test_every_case_as_written(cases, dtype, jit):
-    as_written(cases, dtype=dtype, jit=jit)
+    with jax.enable_x64(dtype == jnp.float64):
+        for case in cases:
+            num_groups = len(set(case["groups"]))
+            compare(case, golden.arrays(case), expected_of(case), num_groups, dtype=dtype, jit=jit)
 
 
 def test_anchor_traces():
