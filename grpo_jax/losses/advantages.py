@@ -28,7 +28,7 @@ def leave_one_out(rewards: Float[Array, "N"], groups: Groups) -> Float[Array, "N
     """r_i − mean of the others in the group = G/(G−1) (r_i − mean_g) (RLOO, arXiv 2402.14740); 0 in a group
     of one.
     """
-    size = groups.size()
+    size = groups.size
     return group_mean(rewards, groups) * divide(size, size - 1)
 
 
@@ -101,4 +101,4 @@ def drop_rounding(
 def _std(values: Float[Array, "N"], groups: Groups, ddof: int) -> Float[Array, "N"]:
     """Square root of Σ (x − mean)² / (n − ddof), two passes; 0 where n ≤ ddof."""
     squares = groups.sum(group_mean(values, groups) ** 2)
-    return jnp.sqrt(divide(squares, jnp.maximum(groups.size() - ddof, 0)))
+    return jnp.sqrt(divide(squares, jnp.maximum(groups.size - ddof, 0)))

@@ -6,6 +6,7 @@ be split between devices, and a padding row (id −1) adds nothing to any of the
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
@@ -68,19 +69,20 @@ class Groups:
         summed = jnp.sum(self._only_counted(x))
         return summed if self.axis_name is None else jax.lax.psum(summed, self.axis_name)
 
+    @cached_property
     def size(self) -> Float[Array, "N"]:
         """G, the number of sequences in the row's group."""
         return self.sum(self.counted)
 
     def mean(self, x: Shaped[Array, "N"]) -> Float[Array, "N"]:
         """Mean over the row's group."""
-        return divide(self.sum(x), self.size())
+        return divide(self.sum(x), self.size)
 
     def mean_over_groups(
         self, x: Shaped[Array, "N"], among: Bool[Array, "N"] | None = None
     ) -> Float[Array, ""]:
         """Mean over groups, those marked in `among`, of a value that is the same on all rows of a group."""
-        share = divide(1.0, self.size())
+        share = divide(1.0, self.size)
         if among is not None:
             share = jnp.where(among, share, 0.0)
         return divide(self.total(share * jnp.where(share > 0, as_float(x), 0.0)), self.total(share))

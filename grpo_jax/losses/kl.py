@@ -36,4 +36,7 @@ def k3(d: Float[Array, "..."]) -> Float[Array, "..."]:
     By expm1, because exp(d) − d − 1 is negative near 0 in floating point.
     """
     near = jnp.minimum(d, LINEAR_FROM)
-    return jnp.expm1(near) - near + jnp.expm1(LINEAR_FROM) * (d - near)
+    beyond = jnp.maximum(
+        d - LINEAR_FROM, 0.0
+    )  # not d - near, whose two gradients cancel only in exact arithmetic
+    return jnp.expm1(near) - near + jnp.expm1(LINEAR_FROM) * beyond
