@@ -8,7 +8,7 @@ from grpo_jax.models.config import RopeScaling
 
 
 def read(fields: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
-    """Base and scaling from rope_scaling and rope_theta, or from rope_parameters; every entry is accounted for."""
+    """Base and scaling from rope_scaling and rope_theta, or from rope_parameters; no entry is ignored."""
     rope = dict(fields.get("rope_scaling") or fields.get("rope_parameters") or {})
     theta = rope.pop("rope_theta", None) or fields.get("rope_theta") or 10_000.0
     kinds = rope.pop("rope_type", None), rope.pop("type", None)

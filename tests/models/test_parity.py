@@ -1,4 +1,4 @@
-"""Logits and gradients against Transformers in PyTorch, for every family and switch, at 300 tokens, float32."""
+"""Logits and gradients against Transformers in PyTorch, for every family and switch; 300 tokens, float32."""
 
 import dataclasses
 import json
