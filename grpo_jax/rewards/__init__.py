@@ -1,8 +1,6 @@
 """How a completion is judged.
 
-Rewards are functions of (problem, completion text); `build` makes them from a config, `score` applies them.
+A reward is a function of (problem, completion text); `scoring.build` makes rewards from a config and
+`scoring.score` applies them. Nothing is imported here, because worker processes import single modules of
+this package and must not import jax with them.
 """
-
-from grpo_jax.rewards.scoring import Scores, WeightedReward, build, score
-
-__all__ = ["Scores", "WeightedReward", "build", "score"]

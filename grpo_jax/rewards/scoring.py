@@ -6,7 +6,7 @@ group's statistics, because a failure counted as 0 would teach the model that it
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
@@ -16,17 +16,31 @@ import numpy as np
 from grpo_jax.config import RewardFunction
 from grpo_jax.resolve import resolve
 from grpo_jax.rewards.builtin import exact_match, format, number_match
+from grpo_jax.rewards.math import math_all
 from grpo_jax.rewards.reasoning_gym import reasoning_gym
 from grpo_jax.tasks.splitting import shorten
 from grpo_jax.types import Problem
 
 Reward = Callable[[Problem, str], float | None]
 
-BUILTINS: dict[str, Callable[..., float | None]] = {
+
+@dataclass(frozen=True)
+class Batched:
+    """A reward that is called once with all problems and completions, because it shares them among workers.
+
+    `function(problems, completions, **options)` returns as many numbers; an exception in place of a number
+    says that this sample could not be judged.
+    """
+
+    function: Callable[..., Sequence[float | Exception | None]]
+
+
+BUILTINS: dict[str, Callable[..., float | None] | Batched] = {
     "exact_match": exact_match,
     "number_match": number_match,
     "format": format,
     "reasoning_gym": reasoning_gym,
+    "math": Batched(math_all),
 }
 
 
@@ -48,7 +62,7 @@ class WeightedReward:
     """A reward with its options bound, its name for the logs, and its factor in the sum."""
 
     name: str
-    function: Reward
+    function: Reward | Batched
     weight: float
 
 
@@ -82,11 +96,11 @@ def score(
     values = np.full((len(completions), len(rewards)), np.nan, np.float32)
     failures = []
     for k, reward in enumerate(rewards):
-        for n, (problem, completion) in enumerate(zip(problems, completions, strict=True)):
+        for n, value in enumerate(_judge(reward.function, problems, completions)):
             try:
-                values[n, k] = _number(reward.function(problem, completion))
+                values[n, k] = _number(value)
             except Exception as error:
-                message = describe_failure(reward.name, problem, completion, error)
+                message = describe_failure(reward.name, problems[n], completions[n], error)
                 if on_failure == "error":
                     raise ValueError(message) from error
                 failures.append(message)
@@ -94,6 +108,25 @@ def score(
     weights = np.array([reward.weight for reward in rewards], np.float32)
     total = np.where(scored, np.where(scored[:, None], values, 0) @ weights, 0).astype(np.float32)
     return Scores(rewards=values, total=total, scored=scored, failures=tuple(failures))
+
+
+def _judge(
+    function: Reward | Batched, problems: Sequence[Problem], completions: Sequence[str]
+) -> Iterator[object]:
+    """What a reward says of each completion, or the exception it raised."""
+    if isinstance(function, Batched):
+        values = function.function(problems, completions)
+        if len(values) != len(completions):
+            raise ValueError(
+                f"a batched reward returned {len(values)} values for {len(completions)} completions."
+            )
+        yield from values
+        return
+    for problem, completion in zip(problems, completions, strict=True):
+        try:
+            yield function(problem, completion)
+        except Exception as error:
+            yield error
 
 
 def describe_failure(name: str, problem: Problem, completion: str, error: Exception) -> str:
@@ -108,7 +141,11 @@ def describe_failure(name: str, problem: Problem, completion: str, error: Except
     )
 
 
-def _bind(function: Callable[..., float | None], name: str, options: Mapping[str, object]) -> Reward:
+def _bind(
+    function: Callable[..., float | None] | Batched, name: str, options: Mapping[str, object]
+) -> Reward | Batched:
+    if isinstance(function, Batched):
+        return Batched(_bind(function.function, name, options))
     try:
         inspect.signature(function).bind(None, "", **options)
     except TypeError as error:
@@ -119,6 +156,8 @@ def _bind(function: Callable[..., float | None], name: str, options: Mapping[str
 
 
 def _number(value: object) -> float:
+    if isinstance(value, Exception):
+        raise value
     if value is None:
         raise ValueError("it returned None, which says that it does not apply")
     if isinstance(value, str | bytes):

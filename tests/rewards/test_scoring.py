@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.config import RewardFunction
-from grpo_jax.rewards import WeightedReward, build, score
+from grpo_jax.rewards.scoring import WeightedReward, build, score
 from grpo_jax.types import Problem
 
 PROBLEMS = [Problem(f"{i}+1=", str(i + 1), {"location": f"file:{i}"}) for i in range(4)]
