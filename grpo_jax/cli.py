@@ -23,9 +23,38 @@ def train(arguments: Sequence[str]) -> None:
         raise ValueError("train: the first argument is an experiment file, e.g. experiments/quickstart.py")
     path, *flags = arguments
     config = experiment.override(experiment.load(path), flags, f"grpo-jax train {path}")
-    from grpo_jax.training import loop  # after parsing, so that --help and a mistyped flag answer at once
+    from grpo_jax.training import loop, setup  # after parsing, so that --help and a mistyped flag answer at once
 
-    loop.train(config)
+    run = setup.prepare(config)
+    print(f"run folder: {run.folder}", flush=True)
+    state = loop.train(run)
+    print(closing(run.folder, path, finished=not state.warm and int(state.step) >= config.train.steps))
+
+
+def closing(folder: Path, experiment_path: str, *, finished: bool) -> str:
+    """The last words of a run: what it achieved, where to look, and what to try next."""
+    from grpo_jax.report import write_report
+    from grpo_jax.training.records import read_rows
+
+    lines = []
+    evaluated = [row for row in read_rows(folder / "metrics.jsonl") if row.get("eval/accuracy") is not None]
+    if evaluated:
+        before, after = (
+            f"{row['eval/accuracy']:.1%} [{row['eval/accuracy_low']:.1%}, {row['eval/accuracy_high']:.1%}]"
+            for row in (evaluated[0], evaluated[-1])
+        )
+        lines += [f"held-out accuracy (95 % interval): {before} before GRPO, {after} after {evaluated[-1]['step']} steps"]
+        lines += [f"report: {write_report(folder)}"]
+    resume = f"grpo-jax train {folder / 'config.py'} --resume"
+    if not finished:
+        return "\n".join([*lines, f"stopped and saved; to go on: {resume}"])
+    return "\n".join(
+        [
+            *lines,
+            f"next: grpo-jax train {experiment_path} --loss.aggregation token"
+            "   (one change, then compare the two reports)",
+        ]
+    )
 
 
 def report(arguments: Sequence[str]) -> None:

@@ -24,7 +24,10 @@ class Checkpoints:
             preservation_policy=preservation_policy.AnyPreservationPolicy(policies), create=True
         )
         self.folder = folder
-        self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+        # With its handler named, the manager can describe a checkpoint it has not itself written.
+        self._manager = ocp.CheckpointManager(
+            folder.absolute(), options=options, item_handlers=ocp.StandardCheckpointHandler()
+        )
 
     @property
     def latest(self) -> int | None:
@@ -65,9 +68,10 @@ class Checkpoints:
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    """Shape by dotted name; of keys, which are stored as the numbers inside them, nothing."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {
         ".".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path): tuple(leaf.shape)
         for path, leaf in leaves
-        if hasattr(leaf, "shape")
+        if hasattr(leaf, "shape") and not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     }

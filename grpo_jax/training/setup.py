@@ -19,6 +19,7 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.tokenizers import Tokenizer, load_tokenizer
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.engine import NativeEngine
+from grpo_jax.tasks.splitting import shorten
 from grpo_jax.training import sharding
 from grpo_jax.training.checkpoint import Checkpoints
 from grpo_jax.training.log_probs import make_log_probs
@@ -170,7 +171,7 @@ def encode(problems: Sequence[Problem], tokenizer: Tokenizer, *, limit: int, wha
     if len(longest.prompt_ids) > limit:
         raise ValueError(
             f"rollout.max_prompt_length: got {limit}, but a {what} prompt has {len(longest.prompt_ids)} tokens: "
-            f"{tasks.shorten(longest.problem.prompt_text)!r}"
+            f"{shorten(longest.problem.prompt_text)!r}"
         )
     return examples
 
