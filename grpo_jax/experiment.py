@@ -54,9 +54,11 @@ def override(config: Config, arguments: Sequence[str], program: str) -> Config:
 
 
 def _first_sentence(box: str) -> str:
-    """The first paragraph of a boxed error message, plus the nearest flag if one was suggested."""
-    lines = [line.strip("│ ").strip() for line in box.splitlines() if line.startswith("│")]
-    paragraphs = [p.strip() for p in re.split(r"─{5,}", "\n".join(lines))]
+    """The first paragraph of tyro's boxed error message, plus the nearest flag if it suggests one."""
+    box = re.sub(r"\x1b\[[0-9;]*m", "", box)  # colours, on a terminal
+    lines = [line.strip("│ ") for line in box.splitlines()[1:] if line[:1] not in "╭╰"]  # without the title
+    rules = r"^[─-]{5,}$"  # lines of "-" where the terminal has no UTF-8; there one stands under the title too
+    paragraphs = [p for p in re.split(rules, "\n".join(lines), flags=re.MULTILINE) if p.strip()]
     message = " ".join(paragraphs[0].split())
     suggestions = re.findall(r"^--[\w.\-]+", "\n".join(paragraphs[1:]), flags=re.MULTILINE)
     if message.startswith("Unrecognized") and suggestions:
