@@ -1,78 +1,170 @@
 """The keys and values of what has been read: a prompt's once for its whole group, a completion's its own.
 
-Two attends for the decoder: `prefill` fills the prompt part, `decode` reads it, and writes and reads the
-completion part. Positions are already rotated into the keys, so a column's place in the cache means nothing.
+Prompts live in rows and completions in slots; a `Seating` says which row every slot reads. Positions are
+already rotated into the keys, so a column's place in the cache means nothing. Keys are stored transposed,
+since both products then run along contiguous columns: at SmolLM2's shape on a CPU, 64 slots of 512 columns
+take 240 ms this way, where [slot, position, head, head_dim] takes 410.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from grpo_jax.models.attention import Attend, attention, packed
+from grpo_jax.models.attention import Attend, packed
 from grpo_jax.models.config import ModelConfig
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Cache:
-    """Both parts, stacked over layers."""
+    """R prompt rows and S slots, stacked over layers."""
 
-    prompt_key: Float[Array, "layers B P K h"]
-    prompt_value: Float[Array, "layers B P K h"]
-    key: Float[Array, "layers B G T K h"]
-    value: Float[Array, "layers B G T K h"]
-
-
-def empty(config: ModelConfig, *, prompts: int, prompt_tokens: int, group_size: int, tokens: int) -> Cache:
-    heads = (config.num_kv_heads, config.head_dim)
-    prompt = jnp.zeros((config.num_layers, prompts, prompt_tokens, *heads), config.dtype)
-    own = jnp.zeros((config.num_layers, prompts, group_size, tokens, *heads), config.dtype)
-    return Cache(prompt_key=prompt, prompt_value=prompt, key=own, value=own)
+    prompt_key: Float[Array, "layers R K h P"]
+    prompt_value: Float[Array, "layers R K P h"]
+    key: Float[Array, "layers S K h T"]
+    value: Float[Array, "layers S K T h"]
 
 
-def prefill(prompt_lengths: Int[Array, "B"], P: int) -> Attend:
-    """Causal attention within prompts right-padded to P, whose keys and values are kept."""
+class Seating(NamedTuple):
+    """Where slots sit: slot s is lane `lane[s]` of row `row[s]`, and `slot[row, lane]` is s.
+
+    Up to L slots share a row. Unused places of `slot` may hold any slot: what they compute is never read.
+    """
+
+    row: Int[Array, "S"]
+    lane: Int[Array, "S"]
+    slot: Int[Array, "R L"]
+
+
+def empty(config: ModelConfig, *, rows: int, prompt_tokens: int, slots: int, tokens: int) -> Cache:
+    """A cache of zeros; `tokens` columns per slot."""
+
+    def zeros(*shape):
+        return jnp.zeros((config.num_layers, shape[0], config.num_kv_heads, *shape[1:]), config.dtype)
+
+    h = config.head_dim
+    return Cache(
+        prompt_key=zeros(rows, h, prompt_tokens),
+        prompt_value=zeros(rows, prompt_tokens, h),
+        key=zeros(slots, h, tokens),
+        value=zeros(slots, tokens, h),
+    )
+
+
+def resized(cache: Cache, *, rows: Int[Array, "R"], slots: Int[Array, "S"], tokens: int) -> Cache:
+    """Only the given rows and slots, in that order, with `tokens` columns per slot."""
+    more = tokens - cache.value.shape[3]
+    return Cache(
+        prompt_key=cache.prompt_key[:, rows],
+        prompt_value=cache.prompt_value[:, rows],
+        key=jnp.pad(cache.key[:, slots], [(0, 0)] * 4 + [(0, more)]),
+        value=jnp.pad(cache.value[:, slots], [(0, 0)] * 3 + [(0, more), (0, 0)]),
+    )
+
+
+def prefill(lengths: Int[Array, "n"], P: int) -> Attend:
+    """Causal attention within prompts right-padded to P; the cache is (key, value), each [layers, n, P, K,
+    h].
+    """
     column = jnp.arange(P)[None, :]
-    real = column < prompt_lengths[:, None]
+    real = column < lengths[:, None]
     within = packed(jnp.where(real, 0, -1), jnp.broadcast_to(column, real.shape))
 
     def attend(query, key, value, layer, window, cache):
         out, _ = within(query, key, value, layer, window, None)
-        prompt_key = jax.lax.dynamic_update_index_in_dim(cache.prompt_key, key, layer, 0)
-        prompt_value = jax.lax.dynamic_update_index_in_dim(cache.prompt_value, value, layer, 0)
-        return out, Cache(prompt_key, prompt_value, cache.key, cache.value)
+        keys, values = cache
+        keys = jax.lax.dynamic_update_index_in_dim(keys, key, layer, 0)
+        return out, (keys, jax.lax.dynamic_update_index_in_dim(values, value, layer, 0))
 
     return attend
 
 
-def decode(prompt_lengths: Int[Array, "B"], step: Int[Array, ""], cache: Cache) -> Attend:
-    """One new token per completion, written at column `step`: it sees its prompt and its own tokens so
+def store(cache: Cache, rows: Int[Array, "n"], key: Array, value: Array) -> Cache:
+    """Puts prefilled prompts ([layers, n, P, K, h]) in the given rows; a row beyond the last is dropped."""
+    P = key.shape[2]
+    key, value = jnp.transpose(key, (0, 1, 3, 4, 2)), jnp.transpose(value, (0, 1, 3, 2, 4))
+    return replace(
+        cache,
+        prompt_key=cache.prompt_key.at[:, rows, :, :, :P].set(key, mode="drop"),
+        prompt_value=cache.prompt_value.at[:, rows, :, :P].set(value, mode="drop"),
+    )
+
+
+def decode(seating: Seating, prompt_lengths: Int[Array, "S"], columns: Int[Array, "S"]) -> Attend:
+    """One new token per slot, stored at that slot's own column; it sees its prompt and its own tokens so
     far.
     """
-    prompt_column = jnp.arange(cache.prompt_key.shape[2])[None, :]
-    own_column = jnp.arange(cache.key.shape[3])
-    distance = prompt_lengths[:, None] + step - prompt_column  # [B, P]
-    in_prompt = prompt_column < prompt_lengths[:, None]
-    in_completion = own_column <= step
+    S = columns.shape[0]
 
     def attend(query, key, value, layer, window, cache):
-        start = (layer, 0, 0, step, 0, 0)
-        own_key = jax.lax.dynamic_update_slice(cache.key, key[None], start)
-        own_value = jax.lax.dynamic_update_slice(cache.value, value[None], start)
-        prompt_mask, own_mask = in_prompt, in_completion
-        if window is not None:
-            prompt_mask &= (window == 0) | (distance < window)
-            own_mask &= (window == 0) | (step - own_column < window)
-        parts = [
-            (
-                cache.prompt_key[layer][:, None],
-                cache.prompt_value[layer][:, None],
-                prompt_mask[:, None, None],
-            ),
-            (own_key[layer], own_value[layer], own_mask[None, None, None]),
-        ]
-        return attention(query, parts), Cache(cache.prompt_key, cache.prompt_value, own_key, own_value)
+        K, h = key.shape[-2:]
+        query = query.reshape(S, K, -1, h)
+        at = (layer, jnp.arange(S))
+        own_key = cache.key.at[*at, :, :, columns].set(key[:, 0], mode="drop")
+        own_value = cache.value.at[*at, :, columns].set(value[:, 0], mode="drop")
+        cache = replace(cache, key=own_key, value=own_value)
+
+        P, T = cache.prompt_value.shape[3], own_value.shape[3]
+        prompt = _visible(P, prompt_lengths - 1, prompt_lengths + columns, window)
+        in_rows = _attend_part(
+            query[seating.slot], cache.prompt_key[layer], cache.prompt_value[layer], prompt[seating.slot]
+        )
+        from_prompt = jax.tree.map(lambda x: x[seating.row, seating.lane], in_rows)
+        own = _visible(T, columns, columns, window)
+        from_own = _attend_part(query[:, None], own_key[layer], own_value[layer], own[:, None])
+        out = _merge(from_prompt, jax.tree.map(lambda x: x[:, 0], from_own))
+        return out.reshape(S, 1, -1, h).astype(value.dtype), cache
 
     return attend
+
+
+class _Part(NamedTuple):
+    """Attention over some of the keys: the sum of exp(score − top) · value, that of the weights, and top."""
+
+    out: Float[Array, "... K g h"]
+    total: Float[Array, "... K g"]
+    top: Float[Array, "... K g"]
+
+
+def _attend_part(
+    query: Float[Array, "n L K g h"],
+    key: Float[Array, "n K h C"],
+    value: Float[Array, "n K C h"],
+    mask: Bool[Array, "n L C"],
+) -> _Part:
+    """L queries of each of n places against that place's columns. Scores and sums are float32."""
+    scores = jnp.einsum("nlkgh,nkhc->nlkgc", query, key, preferred_element_type=jnp.float32)
+    mask = mask[:, :, None, None, :]
+    scores = jnp.where(mask, scores * query.shape[-1] ** -0.5, jnp.finfo(jnp.float32).min)
+    top = scores.max(-1)
+    weights = jnp.where(mask, jnp.exp(scores - top[..., None]), 0.0)
+    out = jnp.einsum(
+        "nlkgc,nkch->nlkgh", weights.astype(value.dtype), value, preferred_element_type=jnp.float32
+    )
+    return _Part(out, weights.sum(-1), top)
+
+
+def _merge(a: _Part, b: _Part) -> Float[Array, "... K g h"]:
+    """One softmax over both parts. No gradient passes here, so merging sums is safe (in the update it is
+    not).
+    """
+    top = jnp.maximum(a.top, b.top)
+    scale_a, scale_b = jnp.exp(a.top - top), jnp.exp(b.top - top)
+    out = a.out * scale_a[..., None] + b.out * scale_b[..., None]
+    return out / (a.total * scale_a + b.total * scale_b)[..., None]
+
+
+def _visible(
+    C: int, last: Int[Array, "S"], query: Int[Array, "S"], window: Int[Array, ""] | None
+) -> Bool[Array, "S C"]:
+    """Columns up to `last`, and within the layer's window of the query's column (counted as the columns
+    are).
+    """
+    column = jnp.arange(C)[None, :]
+    visible = column <= last[:, None]
+    if window is not None:
+        visible &= (window == 0) | (query[:, None] - column < window)
+    return visible

@@ -1,8 +1,11 @@
-"""The device side of sampling: prefill once per prompt, then a token per completion and step until all
-stop.
+"""The device side of sampling: four pure programs over a fixed number of slots.
+
+`prefill` computes prompts once for their whole group, `admit` seats completions in free slots and draws their
+first token, `decode` draws a token per slot and step until there is a reason to stop, and `resize` changes
+how many slots and columns there are. Which completion goes where is the host's business (`schedule.py`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import jax
@@ -10,80 +13,245 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from grpo_jax.models.config import ModelConfig
 from grpo_jax.rollout import cache as kv
 from grpo_jax.rollout.keys import uniforms
-from grpo_jax.rollout.sampling import choose
+from grpo_jax.rollout.sampling import Draw, choose
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Completions:
-    """What has been sampled so far. Entries at and beyond `lengths` are zero."""
+class Slots:
+    """The completions being sampled. Entries at and beyond `position` are zero."""
 
-    ids: Int[Array, "B G T"]
-    lengths: Int[Array, "B G"]
-    stopped: Bool[Array, "B G"]
-    log_probs: Float[Array, "B G T"]
-    full_log_probs: Float[Array, "B G T"]
+    keys: Key[Array, "S"]
+    prompt_lengths: Int[Array, "S"]
+    limits: Int[Array, "S"]
+    """Tokens allowed."""
+    position: Int[Array, "S"]
+    """Tokens drawn so far."""
+    active: Bool[Array, "S"]
+    stopped: Bool[Array, "S"]
+    ids: Int[Array, "S T"]
+    log_probs: Float[Array, "S T"]
+    full_log_probs: Float[Array, "S T"]
+    seen: Bool[Array, "S V"] | None
+    """Tokens of prompt and completion so far; kept only for a repetition penalty."""
 
 
-@partial(jax.jit, static_argnames=("graphdef", "max_tokens", "top_k"))
-def complete(
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """Everything that lives on the device between two programs."""
+
+    cache: kv.Cache
+    slots: Slots
+    first_logits: Float[Array, "R V"]
+    """What follows each row's prompt: every completion of it draws its first token from here."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Rules:
+    """How tokens are drawn and when they end a completion: data, so that other values need no other
+    program.
+    """
+
+    knobs: dict[str, Float[Array, ""]]
+    """Those of temperature, top_p and min_p that are in use; none is greedy."""
+    stop_ids: Int[Array, "n"]
+    """Padded with −1, which no token is."""
+    bias: Float[Array, "V"] | None
+    repetition_penalty: Float[Array, ""] | None
+    top_k: int = field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Arrivals:
+    """Completions to seat. An entry whose slot lies beyond the last is padding."""
+
+    slots: Int[Array, "A"]
+    rows: Int[Array, "A"]
+    keys: Key[Array, "A"]
+    prompt_lengths: Int[Array, "A"]
+    limits: Int[Array, "A"]
+    prompt_ids: Int[Array, "A P"]
+
+
+def start(
+    config: ModelConfig,
+    *,
+    rows: int,
+    prompt_tokens: int,
+    slots: int,
+    columns: int,
+    max_tokens: int,
+    penalised: bool,
+) -> State:
+    """Empty rows and free slots."""
+
+    def zeros(*shape, dtype=jnp.int32):
+        return jnp.zeros(shape, dtype)  # a buffer each: they are donated to the first program
+
+    return State(
+        cache=kv.empty(config, rows=rows, prompt_tokens=prompt_tokens, slots=slots, tokens=columns),
+        slots=Slots(
+            keys=jax.random.split(jax.random.key(0, impl="threefry2x32"), slots),
+            prompt_lengths=zeros(slots),
+            limits=zeros(slots),
+            position=zeros(slots),
+            active=zeros(slots, dtype=bool),
+            stopped=zeros(slots, dtype=bool),
+            ids=zeros(slots, max_tokens),
+            log_probs=zeros(slots, max_tokens, dtype=jnp.float32),
+            full_log_probs=zeros(slots, max_tokens, dtype=jnp.float32),
+            seen=zeros(slots, config.vocab_size, dtype=bool) if penalised else None,
+        ),
+        first_logits=zeros(rows, config.vocab_size, dtype=jnp.float32),
+    )
+
+
+@partial(jax.jit, static_argnames="graphdef", donate_argnames="state")
+def prefill(
     graphdef: nnx.GraphDef,
     params: nnx.State,
-    prompt_ids: Int[Array, "B P"],
-    prompt_lengths: Int[Array, "B"],
-    keys: Key[Array, "B G"],
-    stop_ids: Int[Array, "K"],
-    knobs: dict[str, Float[Array, ""]],
-    *,
-    max_tokens: int,
-    top_k: int,
-) -> tuple[Completions, Int[Array, ""]]:
-    """Completions of every prompt, one per key, and the steps it took. A prompt of length 0 is padding.
-
-    `stop_ids` are data (−1 matches nothing), as are the temperature, top-p and min-p in `knobs`: other values
-    take effect without another compilation. Only which knobs there are is compiled in.
-    """
+    state: State,
+    rows: Int[Array, "n"],
+    ids: Int[Array, "n P"],
+    lengths: Int[Array, "n"],
+) -> State:
+    """Reads prompts into rows. A row beyond the last is padding."""
     decoder = nnx.merge(graphdef, params)
-    (B, P), G = prompt_ids.shape, keys.shape[1]
-    cache = kv.empty(decoder.config, prompts=B, prompt_tokens=P, group_size=G, tokens=max(max_tokens - 1, 1))
-    positions = jnp.broadcast_to(jnp.arange(P), (B, P))
-    hidden, cache = decoder(prompt_ids, positions, kv.prefill(prompt_lengths, P), cache)
-    last = jnp.take_along_axis(hidden, jnp.maximum(prompt_lengths - 1, 0)[:, None, None], axis=1)
-    logits = jnp.broadcast_to(decoder.logits(last), (B, G, decoder.config.vocab_size))
+    (n, P), config = ids.shape, decoder.config
+    empty = jnp.zeros((config.num_layers, n, P, config.num_kv_heads, config.head_dim), config.dtype)
+    positions = jnp.broadcast_to(jnp.arange(P), (n, P))
+    hidden, (key, value) = decoder(ids, positions, kv.prefill(lengths, P), (empty, empty))
+    last = jnp.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
+    return replace(
+        state,
+        cache=kv.store(state.cache, rows, key, value),
+        first_logits=state.first_logits.at[rows].set(decoder.logits(last), mode="drop"),
+    )
 
-    def record(out: Completions, logits, step) -> Completions:
-        """Draws the token at `step` of every completion that is not over."""
-        over = out.stopped | (prompt_lengths == 0)[:, None]
-        draw = choose(logits, uniforms(keys, jnp.full(keys.shape, step)), top_k=top_k, **knobs)
-        put = partial(jax.lax.dynamic_update_index_in_dim, index=step, axis=2)
-        return Completions(
-            ids=put(out.ids, jnp.where(over, 0, draw.ids)),
-            lengths=out.lengths + jnp.where(over, 0, 1),
-            stopped=over | (draw.ids[..., None] == stop_ids[None, None]).any(-1),
-            log_probs=put(out.log_probs, jnp.where(over, 0.0, draw.log_probs)),
-            full_log_probs=put(out.full_log_probs, jnp.where(over, 0.0, draw.full_log_probs)),
-        )
+
+@partial(jax.jit, donate_argnames="state")
+def admit(state: State, arrivals: Arrivals, rules: Rules) -> State:
+    """Seats completions in their slots and draws their first token from their prompt's logits."""
+    old, at = state.slots, arrivals.slots
+
+    def put(field, value):
+        return field.at[at].set(value, mode="drop")
+
+    seen = None
+    if old.seen is not None:
+        P = arrivals.prompt_ids.shape[1]
+        real = jnp.arange(P)[None, :] < arrivals.prompt_lengths[:, None]
+        ids = jnp.where(real, arrivals.prompt_ids, old.seen.shape[1])
+        entries = jnp.arange(ids.shape[0])[:, None]
+        in_prompt = jnp.zeros((ids.shape[0], old.seen.shape[1]), bool).at[entries, ids].set(True, mode="drop")
+        seen = put(old.seen, in_prompt)
+    slots = Slots(
+        keys=put(old.keys, arrivals.keys),
+        prompt_lengths=put(old.prompt_lengths, arrivals.prompt_lengths),
+        limits=put(old.limits, arrivals.limits),
+        position=put(old.position, 0),
+        active=put(old.active, True),
+        stopped=put(old.stopped, False),
+        ids=put(old.ids, 0),
+        log_probs=put(old.log_probs, 0.0),
+        full_log_probs=put(old.full_log_probs, 0.0),
+        seen=seen,
+    )
+    here = jnp.minimum(at, old.position.shape[0] - 1)
+    draw = _draw(
+        state.first_logits[arrivals.rows],
+        arrivals.keys,
+        jnp.zeros_like(at),
+        None if seen is None else seen[here],
+        rules,
+    )
+    zeros = jnp.zeros(old.position.shape, jnp.int32)
+    spread = jax.tree.map(lambda x: zeros.astype(x.dtype).at[at].set(x, mode="drop"), draw)
+    arrived = (zeros > 0).at[at].set(True, mode="drop")
+    return replace(state, slots=_record(slots, spread, arrived, rules))
+
+
+@partial(jax.jit, static_argnames="graphdef", donate_argnames="state")
+def decode(
+    graphdef: nnx.GraphDef,
+    params: nnx.State,
+    state: State,
+    seating: kv.Seating,
+    rules: Rules,
+    most_steps: Int[Array, ""],
+    leave_at: Int[Array, ""],
+) -> tuple[State, Int[Array, ""]]:
+    """A token per active slot and step; returns how many steps it took. `leave_at` is a number of slots."""
+    decoder = nnx.merge(graphdef, params)
 
     def going(carry):
-        step, out, _ = carry
-        return (step < max_tokens) & ~out.stopped.all()
+        _, slots, step = carry
+        active = slots.active.sum()
+        return (
+            (step < most_steps)  # the columns or the host's patience end here
+            & (active > 0)  # nobody is left
+            & (active > leave_at)  # enough slots are free for the host to refill them, or to drop them
+        )
 
     def advance(carry):
-        step, out, cache = carry
-        token = jax.lax.dynamic_index_in_dim(out.ids, step - 1, axis=2)
-        position = jnp.broadcast_to((prompt_lengths + step - 1)[:, None, None], (B, G, 1))
-        hidden, cache = decoder(token, position, kv.decode(prompt_lengths, step - 1, cache), cache)
-        return step + 1, record(out, decoder.logits(hidden[:, :, 0]), step), cache
+        cache, slots, step = carry
+        column = jnp.maximum(slots.position - 1, 0)
+        token = jnp.take_along_axis(slots.ids, column[:, None], axis=1)
+        position = (slots.prompt_lengths + column)[:, None]
+        attend = kv.decode(seating, slots.prompt_lengths, column)
+        hidden, cache = decoder(token, position, attend, cache)
+        draw = _draw(decoder.logits(hidden[:, 0]), slots.keys, slots.position, slots.seen, rules)
+        return cache, _record(slots, draw, slots.active, rules), step + 1
 
-    shape = (B, G, max_tokens)
-    out = Completions(
-        ids=jnp.zeros(shape, jnp.int32),
-        lengths=jnp.zeros((B, G), jnp.int32),
-        stopped=jnp.zeros((B, G), bool),
-        log_probs=jnp.zeros(shape, jnp.float32),
-        full_log_probs=jnp.zeros(shape, jnp.float32),
+    cache, slots, steps = jax.lax.while_loop(going, advance, (state.cache, state.slots, jnp.int32(0)))
+    return replace(state, cache=cache, slots=slots), steps
+
+
+@partial(jax.jit, static_argnames="columns")  # nothing to donate: the shapes change
+def resize(state: State, rows: Int[Array, "R"], slots: Int[Array, "S"], *, columns: int) -> State:
+    """Only the given rows and slots, in that order, with room for `columns` tokens."""
+    return State(
+        cache=kv.resized(state.cache, rows=rows, slots=slots, tokens=columns),
+        slots=jax.tree.map(lambda x: x[slots], state.slots),
+        first_logits=state.first_logits[rows],
     )
-    steps, out, _ = jax.lax.while_loop(going, advance, (jnp.int32(1), record(out, logits, 0), cache))
-    return out, steps
+
+
+def _draw(logits, keys, positions, seen, rules: Rules) -> Draw:
+    """One token per row, from the logits as penalties and biases leave them."""
+    adjusted = None
+    if rules.repetition_penalty is not None:
+        penalised = jnp.where(
+            logits > 0, logits / rules.repetition_penalty, logits * rules.repetition_penalty
+        )
+        adjusted = jnp.where(seen, penalised, logits)
+    if rules.bias is not None:
+        adjusted = (logits if adjusted is None else adjusted) + rules.bias[None, :]
+    return choose(logits, uniforms(keys, positions), adjusted=adjusted, top_k=rules.top_k, **rules.knobs)
+
+
+def _record(slots: Slots, draw: Draw, drawn: Bool[Array, "S"], rules: Rules) -> Slots:
+    """Appends the drawn token where one was drawn, and ends completions that it stops or that are full."""
+    S, T = slots.ids.shape
+    at = (jnp.arange(S), jnp.where(drawn, slots.position, T))  # T is beyond the last: dropped
+    position = slots.position + drawn
+    stopped = drawn & (draw.ids[:, None] == rules.stop_ids[None, :]).any(-1)
+    seen = slots.seen
+    if seen is not None:
+        seen = seen.at[jnp.arange(S), jnp.where(drawn, draw.ids, seen.shape[1])].set(True, mode="drop")
+    return replace(
+        slots,
+        position=position,
+        active=slots.active & ~stopped & (position < slots.limits),
+        stopped=slots.stopped | stopped,
+        ids=slots.ids.at[at].set(draw.ids, mode="drop"),
+        log_probs=slots.log_probs.at[at].set(draw.log_probs, mode="drop"),
+        full_log_probs=slots.full_log_probs.at[at].set(draw.full_log_probs, mode="drop"),
+        seen=seen,
+    )

@@ -1,6 +1,6 @@
 """The sampling engine: parameters in, prompts in, rollouts out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -8,30 +8,57 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Key
 
-from grpo_jax.rollout.decode import complete
+from grpo_jax.rollout import buckets, decode
 from grpo_jax.rollout.keys import completion_keys, threefry
+from grpo_jax.rollout.session import Outputs, Request, Session, Work
 from grpo_jax.rollout.settings import Sampling
 from grpo_jax.types import STOPPED, TRUNCATED, Rollout
 
-SHORTEST_BUCKET = 16
 STOP_ID_MULTIPLE = 8
 
 
 class NativeEngine:
     """Samples from a decoder of this package, on the devices JAX finds.
 
-    Prompts are padded to a power of two of tokens (`SHORTEST_BUCKET` to `max_prompt_length`) and their number
-    to a multiple of eight (a power of two below that), so that a run compiles a handful of programs at most.
+    Completions are decoded in `slots` slots; a finished one makes room for the next in the queue. With
+    nothing left in the queue the slots are halved as they empty, and the cache grows as completions do. The
+    programs compiled for this come in few sizes (`buckets.py`), and each new one is logged.
+
+    With `fixed_shapes` there is one size of everything: a completion is then bitwise the same whatever its
+    slot, its neighbours and the rest of the call. Otherwise its tokens are the same unless a draw lies within
+    rounding (1e-4 of probability) of a boundary.
     """
 
-    def __init__(self, graphdef: nnx.GraphDef, *, max_prompt_length: int):
-        self._graphdef = graphdef
-        self._max_prompt_length = max_prompt_length
-        self._params = None
+    def __init__(
+        self,
+        graphdef: nnx.GraphDef,
+        *,
+        max_prompt_length: int,
+        slots: int = 256,
+        chunk: int = 64,
+        fixed_shapes: bool = False,
+        to_text: Callable[[Sequence[int]], str] | None = None,
+    ):
+        """`chunk` is the most decode steps between two looks of the host; stop strings need `to_text`."""
+        for name, value in (("max_prompt_length", max_prompt_length), ("slots", slots), ("chunk", chunk)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}; expected at least 1")
+        self.work = Work()
+        """What the last `generate` took."""
+        self.programs: set[tuple[str, str]] = set()
+        """Every program and its sizes that was needed so far."""
+        self._graphdef, self._params, self._config = graphdef, None, None
+        self._sizes = buckets.Sizes(max_prompt_length, slots, chunk, fixed_shapes)
+        self._to_text = to_text
 
     def load(self, params: nnx.State) -> None:
         """Takes the parameters the next rollouts are sampled with."""
         self._params = params
+        self._config = nnx.merge(self._graphdef, params).config
+
+    def close(self) -> None:
+        """Lets go of the parameters."""
+        self._params = None
 
     def generate(
         self,
@@ -40,93 +67,129 @@ class NativeEngine:
         sampling: Sampling,
         key: Key[Array, ""],
         prompt_indices: Sequence[int] | None = None,
+        max_tokens: Sequence[int] | None = None,
     ) -> Rollout:
         """`sampling.group_size` completions of every prompt, as numpy arrays, prompt-major.
 
         `key` is the call's own: folded from the run's key and the step. `prompt_indices` name the prompts in
         the random numbers (their place in the call if not given), so prompts can be moved, dropped or spread
-        over calls and keep their completions. `group_ids` are places in the call.
+        over calls and keep their completions. `max_tokens` lowers the limit of single prompts. `group_ids`
+        are places in the call.
         """
         if self._params is None:
             raise ValueError("engine has no parameters yet; expected load(params) before generate(...)")
-        P, T, G = self._max_prompt_length, sampling.max_tokens, sampling.group_size
-        indices = np.arange(len(prompt_ids)) if prompt_indices is None else np.asarray(prompt_indices)
-        if len(indices) != len(prompt_ids):
-            raise ValueError(f"prompt_indices has {len(indices)} entries; expected {len(prompt_ids)}")
-        padded, lengths = self._pad(prompt_ids)
-        B = len(prompt_ids)
-        rows = _batch_bucket(B)
-        bucket = min(_power_of_two(int(lengths.max())), P)
-        out, _ = complete(
-            self._graphdef,
-            self._params,
-            jnp.asarray(_pad_rows(padded[:, :bucket], rows)),
-            jnp.asarray(_pad_rows(lengths, rows)),
-            completion_keys(threefry(key), jnp.asarray(_pad_rows(indices, rows)), jnp.arange(G)),
-            jnp.asarray(_stop_ids(sampling)),
-            _knobs(sampling),
-            max_tokens=T,
-            top_k=sampling.top_k,
+        if sampling.stop_strings and self._to_text is None:
+            raise ValueError("sampling.stop_strings need text; expected an engine made with to_text")
+        padded, lengths = _pad(prompt_ids, self._sizes.max_prompt_length)
+        B, G = len(prompt_ids), sampling.group_size
+        request = Request(
+            prompt_ids=padded,
+            prompt_lengths=lengths,
+            limits=_limits(max_tokens, B, sampling.max_tokens),
+            keys=_keys(key, _indices(prompt_indices, B), G),
+            sampling=sampling,
         )
-        out = jax.tree.map(lambda x: np.asarray(x)[:B].reshape(B * G, *x.shape[2:]), out)
-        return Rollout(
-            prompt_ids=np.repeat(padded, G, axis=0),
-            prompt_lengths=np.repeat(lengths, G),
-            completion_ids=out.ids,
-            completion_lengths=out.lengths,
-            stop_reason=np.where(out.stopped, STOPPED, TRUNCATED).astype(np.int32),
-            group_ids=np.repeat(np.arange(B, dtype=np.int32), G),
-            sampler_log_probs=out.log_probs,
-            sampler_full_log_probs=out.full_log_probs,
+        session = Session(
+            (self._graphdef, self._params),
+            self._config,
+            request,
+            rules=_rules(sampling, self._config.vocab_size),
+            sizes=self._sizes,
+            to_text=self._to_text,
+            programs=self.programs,
         )
-
-    def close(self) -> None:
-        """Lets go of the parameters."""
-        self._params = None
-
-    def _pad(self, prompt_ids: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-        """Prompts right-padded to the longest allowed, and their lengths."""
-        if not prompt_ids:
-            raise ValueError("prompt_ids is empty; expected at least one prompt")
-        lengths = np.array([len(ids) for ids in prompt_ids], np.int32)
-        if lengths.min() < 1:
-            raise ValueError(f"prompt_ids[{lengths.argmin()}] is empty; expected at least one token")
-        if lengths.max() > self._max_prompt_length:
-            raise ValueError(
-                f"prompt_ids[{lengths.argmax()}] has {lengths.max()} tokens;"
-                f" expected at most max_prompt_length, {self._max_prompt_length}"
-            )
-        padded = np.zeros((len(prompt_ids), self._max_prompt_length), np.int32)
-        for row, ids in zip(padded, prompt_ids, strict=True):
-            row[: len(ids)] = ids
-        return padded, lengths
+        outputs = session.run()
+        self.work = session.work
+        return _rollout(request, outputs)
 
 
-def _knobs(sampling: Sampling) -> dict[str, Array]:
-    """The settings in use, as values; which ones there are is all that a compiled program knows of them."""
-    values = {"temperature": sampling.temperature}
-    if sampling.top_p < 1:
-        values["top_p"] = sampling.top_p
-    if sampling.min_p > 0:
-        values["min_p"] = sampling.min_p
-    return {} if sampling.temperature == 0 else {name: jnp.float32(value) for name, value in values.items()}
+def _rollout(request: Request, outputs: Outputs) -> Rollout:
+    G = request.sampling.group_size
+    return Rollout(
+        prompt_ids=np.repeat(request.prompt_ids, G, axis=0),
+        prompt_lengths=np.repeat(request.prompt_lengths, G),
+        completion_ids=outputs.ids,
+        completion_lengths=outputs.lengths,
+        stop_reason=np.where(outputs.stopped, STOPPED, TRUNCATED).astype(np.int32),
+        group_ids=np.repeat(np.arange(len(request.prompt_ids), dtype=np.int32), G),
+        sampler_log_probs=outputs.log_probs,
+        sampler_full_log_probs=outputs.full_log_probs,
+    )
 
 
-def _stop_ids(sampling: Sampling) -> np.ndarray:
-    """Padded with −1, which no token is, so that lists of a few lengths share one program."""
+def _pad(prompt_ids: Sequence[Sequence[int]], max_prompt_length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Prompts right-padded to the longest allowed, and their lengths."""
+    if not len(prompt_ids):
+        raise ValueError("prompt_ids is empty; expected at least one prompt")
+    lengths = np.array([len(ids) for ids in prompt_ids], np.int32)
+    if lengths.min() < 1:
+        raise ValueError(f"prompt_ids[{lengths.argmin()}] is empty; expected at least one token")
+    if lengths.max() > max_prompt_length:
+        raise ValueError(
+            f"prompt_ids[{lengths.argmax()}] has {lengths.max()} tokens;"
+            f" expected at most max_prompt_length, {max_prompt_length}"
+        )
+    padded = np.zeros((len(prompt_ids), max_prompt_length), np.int32)
+    for row, ids in zip(padded, prompt_ids, strict=True):
+        row[: len(ids)] = ids
+    return padded, lengths
+
+
+def _limits(max_tokens: Sequence[int] | None, prompts: int, most: int) -> np.ndarray:
+    limits = np.full(prompts, most, np.int32) if max_tokens is None else np.asarray(max_tokens, np.int32)
+    if limits.shape != (prompts,):
+        raise ValueError(f"max_tokens has shape {limits.shape}; expected one number per prompt, ({prompts},)")
+    if limits.min() < 1 or limits.max() > most:
+        raise ValueError(f"max_tokens lie in {limits.min()}..{limits.max()}; expected 1..{most}")
+    return limits
+
+
+def _indices(prompt_indices: Sequence[int] | None, prompts: int) -> np.ndarray:
+    indices = np.arange(prompts) if prompt_indices is None else np.asarray(prompt_indices)
+    if indices.shape != (prompts,):
+        raise ValueError(f"prompt_indices has {len(indices)} entries; expected {prompts}, one per prompt")
+    return indices
+
+
+def _keys(key: Array, indices: np.ndarray, group_size: int) -> np.ndarray:
+    """[N, 2]: the data of every completion's key, on the host, where completions are seated from."""
+    folded = buckets.pad(indices, buckets.power_of_two(len(indices)))
+    keys = completion_keys(threefry(key), jnp.asarray(folded), jnp.arange(group_size))
+    return np.asarray(jax.random.key_data(keys))[: len(indices)].reshape(-1, 2)
+
+
+def _rules(sampling: Sampling, vocab_size: int) -> decode.Rules:
+    """The settings as values. A rule that is off is absent, and costs a compiled program nothing."""
+    knobs = {"temperature": sampling.temperature}
+    knobs |= {"top_p": sampling.top_p} if sampling.top_p < 1 else {}
+    knobs |= {"min_p": sampling.min_p} if sampling.min_p > 0 else {}
+    if sampling.temperature == 0:
+        knobs = {}
     count = len(sampling.stop_ids)
-    padded = np.full(max(count + -count % STOP_ID_MULTIPLE, STOP_ID_MULTIPLE), -1, np.int32)
-    padded[:count] = sampling.stop_ids
-    return padded
+    stop_ids = np.array(sampling.stop_ids, np.int32)
+    padded = max(count + -count % STOP_ID_MULTIPLE, STOP_ID_MULTIPLE)  # a few lengths share one program
+    penalty = sampling.repetition_penalty
+    return decode.Rules(
+        knobs={name: jnp.float32(value) for name, value in knobs.items()},
+        stop_ids=jnp.asarray(buckets.pad(stop_ids, padded, -1)),
+        bias=_bias(sampling, vocab_size),
+        repetition_penalty=None if penalty == 1 else jnp.float32(penalty),
+        top_k=sampling.top_k,
+    )
 
 
-def _power_of_two(length: int) -> int:
-    return max(SHORTEST_BUCKET, 1 << (length - 1).bit_length())
-
-
-def _batch_bucket(count: int) -> int:
-    return 1 << (count - 1).bit_length() if count < 8 else count + -count % 8
-
-
-def _pad_rows(array: np.ndarray, rows: int) -> np.ndarray:
-    return np.pad(array, [(0, rows - len(array))] + [(0, 0)] * (array.ndim - 1))
+def _bias(sampling: Sampling, vocab_size: int) -> Array | None:
+    """What is added to the logits, [V]; a forbidden token gets −∞."""
+    if not sampling.logit_bias and not sampling.forbidden_ids:
+        return None
+    bias = np.zeros(vocab_size, np.float32)
+    for name, ids in (("logit_bias", sampling.logit_bias), ("forbidden_ids", sampling.forbidden_ids)):
+        for token in ids:
+            if not 0 <= token < vocab_size:
+                raise ValueError(
+                    f"sampling.{name} has token {token}; expected ids below vocab_size, {vocab_size}"
+                )
+            bias[token] = -np.inf if name == "forbidden_ids" else sampling.logit_bias[token]
+    if np.isneginf(bias).all():
+        raise ValueError("sampling.forbidden_ids hold the whole vocabulary; expected one token left to draw")
+    return jnp.asarray(bias)

@@ -1,6 +1,7 @@
 """What to sample: plain data that checks itself."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,16 @@ class Sampling:
     """Completions per prompt (G)."""
     stop_ids: tuple[int, ...] = ()
     """Tokens that end a completion, each being its last token."""
+    stop_strings: tuple[str, ...] = ()
+    """Texts that end a completion, with the token that completes one, wherever its token boundaries lie."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of single tokens before anything else; −inf forbids one."""
+    forbidden_ids: tuple[int, ...] = ()
+    """Tokens never drawn."""
+    repetition_penalty: float = 1.0
+    """Positive logits of tokens seen in prompt or completion are divided by this, negative ones
+    multiplied.
+    """
 
     def __post_init__(self):
         _require(self.temperature >= 0, "temperature", self.temperature, "a number ≥ 0")
@@ -30,6 +41,8 @@ class Sampling:
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "a whole number ≥ 1")
         _require(self.group_size >= 1, "group_size", self.group_size, "a whole number ≥ 1")
         _require(all(i >= 0 for i in self.stop_ids), "stop_ids", self.stop_ids, "token ids ≥ 0")
+        _require(all(self.stop_strings), "stop_strings", self.stop_strings, "texts that are not empty")
+        _require(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "a number > 0")
         if self.temperature == 0 and self.truncated:
             raise ValueError(
                 "sampling.temperature is 0, which takes the likeliest token; expected top_k 0, top_p 1 and"
@@ -38,8 +51,16 @@ class Sampling:
 
     @property
     def truncated(self) -> bool:
-        """Whether some tokens are cut off, so that the trainer's distribution is not the sampler's."""
+        """Whether top-k, top-p or min-p cuts tokens off."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+    @property
+    def altered(self) -> bool:
+        """Whether the distribution drawn from is not the model's at this temperature, which the trainer
+        uses.
+        """
+        adjusted = self.logit_bias or self.forbidden_ids or self.repetition_penalty != 1
+        return self.temperature == 0 or self.truncated or bool(adjusted)
 
 
 def _require(holds: bool, name: str, value: object, expected: str) -> None:

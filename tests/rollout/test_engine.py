@@ -145,9 +145,9 @@ def test_two_stops_at_once(engine):
 def test_stop_ids_change_between_calls_without_another_compilation(engine):
     """Section 0: a list frozen at the first trace runs past the stops of the second."""
     first = engine.generate(PROMPTS, sampling=replace(SAMPLING, stop_ids=(5,)), key=KEY)
-    programs = decode.complete._cache_size()
+    programs = compiled()
     second = engine.generate(PROMPTS, sampling=replace(SAMPLING, stop_ids=(9, 2, 17)), key=KEY)
-    assert decode.complete._cache_size() == programs
+    assert compiled() == programs
     assert all(5 not in c[:-1] for c in completions(first))
     assert all(not {9, 2, 17} & set(c[:-1]) for c in completions(second))
     assert any(5 in c for c in completions(second))
@@ -161,21 +161,10 @@ def test_several_stop_ids_and_a_stop_exactly_at_the_limit(engine):
 
 
 def test_decoding_ends_when_all_completions_have(engine):
-    """Every token a stop: no step beyond the first, and none waited for by padding rows."""
-    graphdef, params = model()
-    out, steps = decode.complete(
-        graphdef,
-        params,
-        jnp.zeros((2, 16), jnp.int32),
-        jnp.array([3, 0]),
-        completion_keys(KEY, jnp.arange(2), jnp.arange(4)),
-        jnp.arange(23),
-        {"temperature": jnp.float32(1.0)},
-        max_tokens=12,
-        top_k=0,
-    )
-    assert int(steps) == 1
-    np.testing.assert_array_equal(out.lengths, [[1] * 4, [0] * 4])
+    """Every token a stop: no step beyond the first token, which needs none."""
+    engine.generate(PROMPTS, sampling=replace(SAMPLING, stop_ids=tuple(range(23))), key=KEY)
+    assert engine.work.steps == 0
+    assert engine.work.tokens == 20
 
 
 def test_greedy_takes_the_likeliest_token_and_ignores_the_key(engine):
@@ -198,16 +187,19 @@ def test_rows_are_prompt_major_and_hold_the_very_prompt_ids(engine):
     assert rollout.completion_ids.shape == (20, 12)
 
 
-def test_prompt_lengths_share_compiled_programs():
-    """Programs are counted over fifty calls of every prompt length: one per power of two."""
+def test_programs_are_noted_and_bounded():
+    """Fifty calls, every prompt length, many completion lengths: what compiles is what is noted, a few sizes."""
     graphdef, params = model(seed=1)
-    engine = NativeEngine(graphdef, max_prompt_length=40)
+    engine = NativeEngine(graphdef, max_prompt_length=20, slots=16)
     engine.load(params)
-    sampling = Sampling(max_tokens=3, group_size=2)
-    before = decode.complete._cache_size()
+    sampling = Sampling(max_tokens=40, group_size=2, stop_ids=(0,))
+    before = compiled()
     for step in range(50):
-        engine.generate([[1] * (step % 40 + 1)] * 2, sampling=sampling, key=KEY)
-    assert decode.complete._cache_size() - before == 3  # 16, 32 and 40
+        key = jax.random.fold_in(KEY, step)
+        engine.generate([[1] * (step % 20 + 1)] * 8, sampling=sampling, key=key)
+    assert compiled() - before <= len(engine.programs)
+    decodes = {sizes for program, sizes in engine.programs if program == "decode"}
+    assert len(decodes) == 2 * 2 * 2  # prompts of 16 and 20 tokens, 16 and 8 slots, 32 and 39 columns
 
 
 WRONG = [
@@ -250,3 +242,7 @@ def all_uniforms(key, prompts, sampling):
     keys = completion_keys(key, jnp.arange(prompts), jnp.arange(sampling.group_size)).reshape(-1)
     positions = [jnp.full(keys.shape, t) for t in range(sampling.max_tokens)]
     return np.stack([uniforms(keys, p) for p in positions], axis=1)
+
+
+def compiled():
+    return sum(f._cache_size() for f in (decode.prefill, decode.admit, decode.decode, decode.resize))

@@ -152,6 +152,8 @@ def test_the_boundary_helper_agrees_with_the_draws(settings):
 
 @pytest.mark.parametrize(("target", "index"), [(-1e-9, 1), (0.0, 1), (0.4, 1), (0.5, 3), (1.0, 3), (1.1, 3)])
 def test_rounding_of_the_target_never_lands_on_a_token_without_mass(target, index):
-    """The target inside a chunk is a difference of sums: it may come out below 0 or above the chunk's mass."""
+    """The target inside a chunk is a difference of sums: it may come out below 0 or above the chunk's
+    mass.
+    """
     mass = jnp.array([0.0, 0.5, 0.0, 0.5, 0.0])
     assert int(sampling._first_exceeding(mass, jnp.float32(target))) == index

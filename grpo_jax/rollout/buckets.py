@@ -1,0 +1,63 @@
+"""The sizes compiled programs come in, so that a run compiles a handful whatever it is asked for."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+SHORTEST_PROMPT = 16
+FEWEST_SLOTS = 8  # below this a step costs reading the parameters, however few slots there are
+FEWEST_COLUMNS = 32
+PREFILL_TOKENS = 4096  # bounds the memory of one prefill
+FIXED_PREFILL = 8  # prompts per prefill when there is to be one size of everything
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What an engine's programs may be compiled for."""
+
+    max_prompt_length: int
+    slots: int
+    chunk: int
+    fixed: bool
+    """One size of everything, so that nothing in a call can change another's arithmetic."""
+
+    def slots_for(self, completions: int) -> int:
+        """`slots`, or the smallest of its halves with room for so many."""
+        count = self.slots
+        while not self.fixed and count % 2 == 0 and count // 2 >= max(completions, FEWEST_SLOTS):
+            count //= 2
+        return count
+
+    def rows_for(self, slots: int, group_size: int, prompts: int) -> int:
+        """Twice the prompts that fill the slots: stragglers keep theirs while the next ones are read."""
+        rows = min(slots, 2 * -(-slots // group_size))
+        return rows if self.fixed else min(rows, power_of_two(prompts))
+
+    def prompt_tokens_for(self, longest: int) -> int:
+        """Width of the prompt part, or of one prefill."""
+        return min(max(power_of_two(longest), SHORTEST_PROMPT), self.max_prompt_length)
+
+    def columns_for(self, tokens: int, most: int) -> int:
+        """Columns per slot, with room for `tokens`; `most` are ever needed."""
+        return most if self.fixed else min(max(power_of_two(tokens), FEWEST_COLUMNS), most)
+
+    def prefill_for(self, prompts: int, prompt_tokens: int) -> int:
+        """Prompts read at one time."""
+        if self.fixed:
+            return FIXED_PREFILL
+        return min(power_of_two(prompts), max(PREFILL_TOKENS // power_of_two(prompt_tokens), 1))
+
+    def arrivals_for(self, completions: int, slots: int) -> int:
+        """Completions seated at one time."""
+        return slots if self.fixed else min(power_of_two(completions), slots)
+
+
+def power_of_two(number: int) -> int:
+    """The smallest power of two that is at least `number`."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
+def pad(array: np.ndarray, length: int, value: int = 0) -> np.ndarray:
+    """The array with rows of `value` added up to `length` rows."""
+    widths = [(0, length - len(array))] + [(0, 0)] * (array.ndim - 1)
+    return np.pad(array, widths, constant_values=value)
