@@ -237,3 +237,6 @@ def reweigh(
 
 def _push(buffer: Float[Array, "memory"], value: Float[Array, ""]) -> Float[Array, "memory"]:
     return jnp.append(buffer[1:], value)
+
+
+UPDATES: dict[str, Callable[..., Update]] = {"soft": soft, "window": window, "ema": ema, "fixed": fixed}
