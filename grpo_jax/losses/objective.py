@@ -268,7 +268,7 @@ def loss(
     total = policy_loss
     to_reference = log_gap = None
     if ref_log_probs is not None:
-        to_reference = masked(ref_log_probs, mask) - masked(log_probs, mask)
+        to_reference = masked(ref_log_probs, mask) - terms.log_probs
         if objective.kl_coef != 0:
             total += objective.kl_coef * jnp.sum(regulariser_weights * objective.kl(to_reference))
     if entropy is not None:
@@ -294,6 +294,7 @@ def loss(
 
 class _PolicyTerms(NamedTuple):
     mask: Bool[Array, "n T"]
+    log_probs: Float[Array, "n T"]
     log_ratio: Float[Array, "n T"]
     ratio: Float[Array, "n T"]
     surrogate: Float[Array, "n T"]
@@ -325,7 +326,7 @@ def _policy_terms(
         log_gap = jax.lax.stop_gradient(old_log_probs - masked(sampler_log_probs, mask))
         factor, corrections = objective.sampler_correction(log_gap, mask)
         surrogate, reports = factor * surrogate, reports | corrections
-    return _PolicyTerms(mask, log_ratio, ratio, surrogate, reports)
+    return _PolicyTerms(mask, log_probs, log_ratio, ratio, surrogate, reports)
 
 
 def masked(x: Float[Array, "n T"], mask: Bool[Array, "n T"]) -> Float[Array, "n T"]:

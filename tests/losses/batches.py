@@ -1,6 +1,7 @@
 """Small batches and the whole path from rewards to a gradient, for tests of any objective."""
 
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,7 @@ def prepare(method: objective.Objective, rows: dict, *, num_groups: int = NUM_GR
 
 
 def loss_and_gradient(method: objective.Objective, log_probs: jax.Array, given: dict):
-    """(loss, its gradient by log_probs, totals)."""
+    """(loss, its gradient by log_probs, totals), of any cut of a batch."""
 
     def loss(log_probs):
         return objective.loss(method, log_probs=log_probs, **given)
@@ -60,9 +61,20 @@ def loss_and_gradient(method: objective.Objective, log_probs: jax.Array, given: 
     return value, gradient, totals
 
 
-def evaluate(method: objective.Objective, rows: dict, **options):
+def evaluate(method: objective.Objective, rows: dict):
     """(loss, gradient, totals) of a whole batch at once."""
-    return loss_and_gradient(method, rows["log_probs"], prepare(method, rows, **options))
+    return loss_program(loss_part(method))(rows["log_probs"], prepare(method, rows))
+
+
+def loss_part(method: objective.Objective) -> objective.Objective:
+    """The method as its loss sees it: what only makes advantages and weights is the same for all."""
+    default = objective.Objective()
+    return replace(method, advantage=default.advantage, aggregation=default.aggregation, history=None)
+
+
+@cache
+def loss_program(method: objective.Objective):
+    return compiled(loss_and_gradient, method)
 
 
 def compiled(function, *arguments, **static):

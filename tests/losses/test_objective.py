@@ -1,7 +1,8 @@
 """One loss, however the batch is cut, padded or masked."""
 
 import re
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from grpo_jax.losses import aggregation, dfpo, kl, objective, ratios, recipes, sampler, surrogates
 from grpo_jax.losses.groups import divide
-from tests.losses.batches import NUM_GROUPS, batch, compiled, evaluate, loss_and_gradient, prepare
+from tests.losses.batches import NUM_GROUPS, batch, compiled, evaluate, loss_and_gradient, loss_part, prepare
 
 RULES = {name: rule(max_length=7) if name == "constant" else rule for name, rule in aggregation.RULES.items()}
 DFPO = recipes.dfpo(recipes.balanced(), transform=dfpo.orth_proj, cancel_under_aggregation=True)
@@ -25,9 +26,11 @@ def longest_weighs_most(advantages, lengths, group_sum, total):
     return divide(lengths, groups * group_sum(lengths**2))
 
 
+GRPO = recipes.grpo()
+CORRECTED = recipes.cispo(sampler_correction=sampler.truncate)
 METHODS = {
-    **{name: recipes.grpo(aggregation=rule) for name, rule in RULES.items()},
-    "new_rule": recipes.grpo(aggregation=longest_weighs_most),
+    **{name: replace(GRPO, aggregation=rule) for name, rule in RULES.items()},
+    "new_rule": replace(GRPO, aggregation=longest_weighs_most),
     "regularised": recipes.balanced(kl_coef=0.1, entropy_coef=0.1),
     "dfpo": DFPO,
     "hadw": recipes.ha_dw(recipes.gspo()),
@@ -44,27 +47,33 @@ def pad_rows(rows: dict, count: int) -> dict:
     return {name: pad(name, x) for name, x in rows.items()}
 
 
-def test_one_micro_batch_equals_four_of_unequal_content_and_a_split_group():
+@cache
+def accumulation(method: objective.Objective):
+    """Four micro-batches under `lax.scan`, each one row of sequences of any group."""
+
+    def accumulate(log_probs, given):
+        parts = jax.tree.map(lambda x: x.reshape(4, -1, *x.shape[1:]), (log_probs, given))
+
+        def step(total, part):
+            value, gradient, totals = loss_and_gradient(method, *part)
+            return total + value, (gradient, totals)
+
+        value, (gradient, totals) = jax.lax.scan(step, 0.0, parts)
+        return value, gradient.reshape(log_probs.shape), totals.collapse()
+
+    return compiled(accumulate)
+
+
+def test_one_micro_batch_equals_four_that_split_groups():
     rows = batch()
     for name, method in METHODS.items():
-        given = compiled(prepare, method)(rows)
-        whole = compiled(loss_and_gradient, method)(rows["log_probs"], given)
-
-        def accumulate(log_probs, given, method=method):
-            parts = jax.tree.map(lambda x: x.reshape(4, -1, *x.shape[1:]), (log_probs, given))
-
-            def step(total, part):
-                value, gradient, totals = loss_and_gradient(method, *part)
-                return total + value, (gradient, totals)
-
-            value, (gradient, totals) = jax.lax.scan(step, 0.0, parts)
-            return value, gradient.reshape(log_probs.shape), totals.collapse()
-
-        cut = compiled(accumulate)(rows["log_probs"], given)
+        whole = evaluate(method, rows)
+        cut = accumulation(loss_part(method))(rows["log_probs"], prepare(method, rows))
         np.testing.assert_allclose(cut[0], whole[0], rtol=1e-5, atol=1e-7, err_msg=name)
         np.testing.assert_allclose(cut[1], whole[1], rtol=1e-5, atol=1e-8, err_msg=name)
+        metrics = cut[2].finalize()
         for metric, value in whole[2].finalize().items():
-            np.testing.assert_allclose(cut[2].finalize()[metric], value, rtol=1e-5, atol=1e-7, err_msg=metric)
+            np.testing.assert_allclose(metrics[metric], value, rtol=1e-5, atol=1e-7, err_msg=metric)
 
 
 def test_eight_devices_equal_one_with_groups_split_between_them():
@@ -74,7 +83,8 @@ def test_eight_devices_equal_one_with_groups_split_between_them():
     def all_methods(rows, axis_name=None):
         results = {}
         for name, method in METHODS.items():
-            value, gradient, totals = evaluate(method, rows, axis_name=axis_name)
+            given = prepare(method, rows, axis_name=axis_name)
+            value, gradient, totals = loss_and_gradient(method, rows["log_probs"], given)
             if axis_name is not None:
                 value = jax.lax.psum(value, axis_name)
             results[name] = value, gradient, totals.psum(axis_name)
@@ -128,13 +138,13 @@ def test_anchor_and_advantages_of_sharded_rewards_equal_those_of_all():
 @pytest.mark.parametrize("under_mask", [-jnp.inf, jnp.nan, 200.0])
 def test_what_lies_under_the_mask_reaches_neither_value_nor_gradient(under_mask):
     rows = batch()
-    for method in (METHODS["regularised"], DFPO, recipes.gspo(sampler_correction=sampler.truncate)):
-        clean = compiled(evaluate, method)(rows)
+    for method in (METHODS["regularised"], DFPO, METHODS["hadw"], CORRECTED):
+        clean = evaluate(method, rows)
         spoiled = rows | {
             name: jnp.where(rows["loss_mask"], rows[name], under_mask)
             for name in ("log_probs", "ref_log_probs", "entropy")
         }
-        value, gradient, totals = compiled(evaluate, method)(spoiled)
+        value, gradient, totals = evaluate(method, spoiled)
         np.testing.assert_allclose(value, clean[0], rtol=1e-6)
         np.testing.assert_allclose(gradient, clean[1], rtol=1e-6)
         assert all(np.isfinite(x) for x in totals.finalize().values())
@@ -155,11 +165,11 @@ def test_an_empty_mask_and_an_empty_side_give_zero_not_nan():
     rows = batch()
     for method in METHODS.values():
         nothing = rows | {"loss_mask": jnp.zeros_like(rows["loss_mask"])}
-        value, gradient, totals = compiled(evaluate, method)(nothing)
+        value, gradient, totals = evaluate(method, nothing)
         assert value == 0 and np.all(gradient == 0)
         assert all(np.isfinite(x) for x in totals.finalize().values())
         right_only = rows | {"loss_mask": rows["loss_mask"] & (rows["rewards"] > 0)[:, None]}
-        value, gradient, _ = compiled(evaluate, method)(right_only)
+        value, gradient, _ = evaluate(method, right_only)
         assert np.isfinite(value) and np.all(np.isfinite(gradient))
 
 
@@ -173,7 +183,7 @@ def test_a_group_judged_alike_has_gradient_exactly_zero_under_every_rule_and_sur
     for name, method in (METHODS | surrogate_methods).items():
         if name == "regularised":
             continue
-        _, gradient, _ = compiled(evaluate, method)(rows)
+        _, gradient, _ = evaluate(method, rows)
         assert np.all(gradient[np.asarray(first)] == 0), name
         assert np.any(gradient != 0), name
 
@@ -183,8 +193,8 @@ def test_bfloat16_inputs_lose_less_than_1e_4():
     coarse = {name: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x for name, x in rows.items()}
     same = {name: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x for name, x in coarse.items()}
     for method in METHODS.values():
-        value, gradient, totals = compiled(evaluate, method)(coarse)
-        wanted = compiled(evaluate, method)(same)
+        value, gradient, totals = evaluate(method, coarse)
+        wanted = evaluate(method, same)
         np.testing.assert_allclose(value, wanted[0], rtol=1e-4)
         assert gradient.dtype == jnp.bfloat16  # of bfloat16 log-probs; it is right to its last bit
         np.testing.assert_allclose(gradient.astype(float), wanted[1], rtol=2**-8, atol=1e-9)
@@ -291,7 +301,7 @@ def test_errors_name_the_argument(no_shape_checker):
         objective.weights(
             method, advantages=given["advantages"], loss_mask=rows["rewards"], group_ids=rows["group_ids"]
         )
-    with raises("rewards: expected shape [12], got [11]"):
+    with raises("group_ids: expected shape [11], got [12]"):
         objective.advantages(method, rewards=rows["rewards"][:11], group_ids=rows["group_ids"])
     with raises("rewards: expected finite values where scored; got nan"):
         objective.advantages(method, rewards=rows["rewards"].at[2].set(jnp.nan), group_ids=rows["group_ids"])
