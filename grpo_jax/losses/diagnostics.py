@@ -6,8 +6,7 @@ both signs.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,18 +16,16 @@ from grpo_jax.losses.groups import Groups, as_float, check_values, divide
 from grpo_jax.losses.kl import k3
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Totals:
+class Totals(NamedTuple):
     """Metrics before division: totals travel with their counts, and are divided once all parts have met.
 
     Parts may be micro-batches or devices, cut anyhow. `means` maps a name to (total, count), `sums` a name to
     a total that is its own value, `maxima` a name to the largest value.
     """
 
-    means: dict[str, tuple[Float[Array, "*parts"], Float[Array, "*parts"]]] = field(default_factory=dict)
-    sums: dict[str, Float[Array, "*parts"]] = field(default_factory=dict)
-    maxima: dict[str, Float[Array, "*parts"]] = field(default_factory=dict)
+    means: dict[str, tuple[Float[Array, "*parts"], Float[Array, "*parts"]]]
+    sums: dict[str, Float[Array, "*parts"]]
+    maxima: dict[str, Float[Array, "*parts"]]
 
     def merge(self, other: "Totals") -> "Totals":
         """Both parts as one."""

@@ -14,11 +14,11 @@ from itertools import pairwise
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from grpo_jax.losses.groups import divide
 
-Values = Float[Array, "..."] | float
+Values = Shaped[Array, "..."] | float | int
 Density = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
 
@@ -58,11 +58,14 @@ def underestimate_probability(p: Values, group_size: int, *, eps: float = 0.0) -
     """P(A − Â > ε | S) = Σ_{k > G(p+ε)}^{G−1} C(G,k) p^k (1−p)^{G−k} / P(S): how often Â falls short by more
     than ε.
     """
-    p = jnp.asarray(p, float)[..., None]
-    k = np.arange(1, group_size)
-    binomial = np.array([math.comb(group_size, int(i)) for i in k], float)
-    terms = jnp.where(k > group_size * (p + eps), binomial * p**k * (1 - p) ** (group_size - k), 0.0)
-    return terms.sum(-1) / mixed_probability(p[..., 0], group_size)
+    p = jnp.asarray(p, float)
+    short = sum(
+        jnp.where(
+            k > group_size * (p + eps), math.comb(group_size, k) * p**k * (1 - p) ** (group_size - k), 0.0
+        )
+        for k in range(1, group_size)
+    )
+    return short / mixed_probability(p, group_size)
 
 
 def average_underestimate_probability(
@@ -104,7 +107,7 @@ def continuous_group(density: Density, group_size: int, *, sigma: float) -> tupl
     inner, inner_weights = _quadrature(0.0, 1.0, 60)
     width = np.minimum(1.0, nodes + sigma) - nodes
     above = jnp.asarray(nodes[:, None] + width[:, None] * inner)
-    mass = density(above) * width[:, None] * inner_weights
+    mass = density(above) * (width[:, None] * inner_weights)
     q, first_moment = mass.sum(-1), (above * mass).sum(-1)  # first_moment = q m
     f = density(jnp.asarray(nodes)) * node_weights
     others = group_size - 1
@@ -177,7 +180,7 @@ def shared_residue(
     return divide(jnp.abs(pull.sum(-1)), jnp.abs(pull).sum(-1))
 
 
-def _quadrature(low: float, high: float, points: int) -> tuple[np.ndarray, np.ndarray]:
+def _quadrature(low: float | int, high: float | int, points: int) -> tuple[np.ndarray, np.ndarray]:
     """Gauss–Legendre nodes and weights on [low, high]."""
     nodes, weights = np.polynomial.legendre.leggauss(points)
     return low + (high - low) * (nodes + 1) / 2, weights * (high - low) / 2

@@ -6,7 +6,6 @@ from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from jax.experimental import checkify
@@ -270,14 +269,6 @@ def test_an_unscored_row_is_as_if_never_sampled():
     size = jnp.asarray([jnp.sum(kept["group_ids"] == g) for g in kept["group_ids"]])
     np.testing.assert_allclose(weights.policy[np.asarray(scored)], 1 / (3 * size * lengths), rtol=1e-6)
     assert weights.policy[3] == 0
-
-
-@pytest.fixture
-def no_shape_checker():
-    """Outside these tests nobody runs jaxtyping; then our own messages must do."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def raises(message: str):
