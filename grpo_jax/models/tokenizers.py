@@ -79,7 +79,7 @@ def generation_stop_ids(folder: Path) -> tuple[int, ...]:
 
 
 class CharacterTokenizer:
-    """One id per printable ASCII character and newline, and the UTF-8 bytes of everything else; needs no files."""
+    """One id per printable ASCII character and newline, and UTF-8 bytes for all else; needs no files."""
 
     alphabet = "\n" + "".join(sorted(set(string.printable) - set(string.whitespace) | {" "}))
     pad_id, bos_id, eos_id = 0, 1, 2
