@@ -5,7 +5,6 @@ group's statistics, because a failure counted as 0 would teach the model that it
 """
 
 import inspect
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +14,9 @@ import numpy as np
 
 from grpo_jax.config import RewardFunction
 from grpo_jax.resolve import resolve
+from grpo_jax.rewards import code, math
 from grpo_jax.rewards.builtin import exact_match, format, number_match
+from grpo_jax.rewards.code import code_all
 from grpo_jax.rewards.math import math_all
 from grpo_jax.rewards.reasoning_gym import reasoning_gym
 from grpo_jax.tasks.splitting import shorten
@@ -33,6 +34,8 @@ class Batched:
     """
 
     function: Callable[..., Sequence[float | Exception | None]]
+    start: Callable[[], object] | None = None
+    """Called when the reward is built: raises if this machine lacks what it needs."""
 
 
 BUILTINS: dict[str, Callable[..., float | None] | Batched] = {
@@ -40,7 +43,8 @@ BUILTINS: dict[str, Callable[..., float | None] | Batched] = {
     "number_match": number_match,
     "format": format,
     "reasoning_gym": reasoning_gym,
-    "math": Batched(math_all),
+    "math": Batched(math_all, start=math.start),
+    "code": Batched(code_all, start=code.start),
 }
 
 
@@ -72,7 +76,7 @@ def build(functions: Sequence[RewardFunction]) -> tuple[WeightedReward, ...]:
         raise ValueError("reward.functions is empty, expected at least one reward.")
     built: list[WeightedReward] = []
     for described in functions:
-        if not math.isfinite(described.weight):
+        if not np.isfinite(described.weight):
             raise ValueError(f"reward.functions: the weight of {described.name!r} is {described.weight}.")
         function = resolve(described.name, BUILTINS, "reward.functions")
         name = described.name.rpartition(":")[2]
@@ -145,7 +149,10 @@ def _bind(
     function: Callable[..., float | None] | Batched, name: str, options: Mapping[str, object]
 ) -> Reward | Batched:
     if isinstance(function, Batched):
-        return Batched(_bind(function.function, name, options))
+        bound = _bind(function.function, name, options)
+        if function.start is not None:
+            function.start()
+        return Batched(bound)
     try:
         inspect.signature(function).bind(None, "", **options)
     except TypeError as error:
