@@ -38,49 +38,14 @@ def command(python: Path, guest: Guest) -> list[str]:
 # What sandlock leaves open because Landlock does not know it: attributes of files anywhere that the user
 # owns, limits, priorities and handles of the user's other processes, and watching files.
 DENIED = [
-    "chmod",
-    "fchmod",
-    "fchmodat",
-    "fchmodat2",
-    "chown",
-    "fchown",
-    "lchown",
-    "fchownat",
-    "utime",
-    "utimes",
-    "utimensat",
-    "futimesat",
-    "setxattr",
-    "lsetxattr",
-    "fsetxattr",
-    "removexattr",
-    "lremovexattr",
-    "fremovexattr",
-    "prlimit64",
-    "setrlimit",
-    "pidfd_open",
-    "pidfd_getfd",
-    "pidfd_send_signal",
-    "sched_setaffinity",
-    "sched_setscheduler",
-    "sched_setparam",
-    "sched_setattr",
-    "setpriority",
-    "ioprio_set",
-    "migrate_pages",
-    "move_pages",
-    "kcmp",
-    "process_madvise",
-    "process_mrelease",
-    "inotify_add_watch",
-    "inotify_init",
-    "inotify_init1",
-    "fanotify_init",
-    "fanotify_mark",
-    "syslog",
-    "name_to_handle_at",
-    "open_by_handle_at",
-]
+    "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime",
+    "utimes", "utimensat", "futimesat", "setxattr", "lsetxattr", "fsetxattr", "removexattr",
+    "lremovexattr", "fremovexattr", "prlimit64", "setrlimit", "pidfd_open", "pidfd_getfd",
+    "pidfd_send_signal", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr",
+    "setpriority", "ioprio_set", "migrate_pages", "move_pages", "kcmp", "process_madvise",
+    "process_mrelease", "inotify_add_watch", "inotify_init", "inotify_init1", "fanotify_init",
+    "fanotify_mark", "syslog", "name_to_handle_at", "open_by_handle_at",
+]  # fmt: skip
 
 
 class Sandlock:
@@ -146,6 +111,11 @@ class _SandlockGuest:
         self._process.kill()
 
 
+ISOLATION = [
+    "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--disable-userns",
+    "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL", "--uid", "65534",
+    "--gid", "65534", "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev",
+]  # fmt: skip
 BINDS = ("/usr/lib", "/lib", "/lib64", "/usr/lib64", "/usr/bin/prlimit")
 
 
@@ -155,71 +125,50 @@ class Bubblewrap:
     name = "bubblewrap"
 
     def missing(self) -> str | None:
-        if shutil.which("bwrap") is None:
-            return "there is no bwrap: install the bubblewrap package"
+        if not os.path.exists("/usr/bin/bwrap") or not os.path.exists("/usr/bin/prlimit"):
+            return "there is no bwrap or no prlimit: install the packages bubblewrap and util-linux"
         if os.geteuid() == 0 and _python_for_all() is None:
             return "no Python that an unprivileged user can read, and the run was started by root"
         return None
 
     def start(self, guest: Guest, limits: GuestLimits) -> Running:
-        python, prefix = interpreter(), []
+        python, become = interpreter(), []
         if os.geteuid() == 0:
-            # A root that is only renamed is not bound by limits on processes, so become someone else for
-            # real.
+            # A root that is only renamed is not bound by limits on processes: become someone else for real.
             user = 1_000_000 + os.getpid()
             python = _python_for_all() or python
-            os.chown(guest.folder, user, user)
-            for path in guest.folder.iterdir():
+            for path in (guest.folder, *guest.folder.iterdir()):
                 os.chown(path, user, user)
-            prefix = [shutil.which("setpriv"), f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
-        library = Path("/usr") if python.is_relative_to("/usr") else python.parent.parent
-        binds = [path for path in BINDS if os.path.exists(path)]
-        packages = [*library.glob("lib/python3*/site-packages"), *library.glob("lib/python3*/dist-packages")]
-        if python.is_relative_to("/usr"):
-            packages.append(Path("/usr/lib/python3/dist-packages"))
-            binds += [str(path) for path in (python, *library.glob("lib/python3*"))]
-        else:
-            binds.append(str(library))
-        arguments = ["--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
-        arguments += [
-            "--disable-userns",
-            "--die-with-parent",
-            "--new-session",
-            "--clearenv",
-            "--cap-drop",
-            "ALL",
-        ]
-        arguments += [
-            "--uid",
-            "65534",
-            "--gid",
-            "65534",
-            "--proc",
-            "/proc",
-            "--dev",
-            "/dev",
-            "--remount-ro",
-            "/dev",
-        ]
-        for path in binds:
-            arguments += ["--ro-bind", path, path]
-        for path in packages:
-            if path.is_dir():
-                arguments += ["--tmpfs", str(path), "--remount-ro", str(path)]
-        arguments += ["--bind", str(guest.folder), str(guest.folder), "--chdir", str(guest.folder)]
-        for key, value in environment(guest.folder).items():
-            arguments += ["--setenv", key, value]
-        # Last, because everything above has still to make its mount points.
-        arguments += ["--remount-ro", "/"]
+            become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
         limit = ["/usr/bin/prlimit", f"--nproc={limits.processes}", f"--as={limits.memory_bytes}", "--"]
         process = subprocess.Popen(
-            [*prefix, shutil.which("bwrap"), *arguments, *limit, *command(python, guest)],
+            [*become, "bwrap", *ISOLATION, *_mounts(python, guest), *limit, *command(python, guest)],
             stdin=guest.stdin,
             stdout=guest.stdout,
             stderr=guest.stderr,
-            env={},  # --clearenv does not clean what /proc/1/environ shows
+            env={},  # --clearenv would leave the caller's in /proc/1/environ; programs are found in /usr/bin
         )
         return _BubblewrapGuest(process)
+
+
+def _mounts(python: Path, guest: Guest) -> list[str]:
+    """The interpreter and its libraries, without installed packages; the guest's folder; nothing else."""
+    if python.is_relative_to("/usr"):
+        library = Path("/usr")
+        readable = [python, *library.glob("lib/python3*")]
+    else:
+        library = python.parent.parent
+        readable = [library]
+    hidden = [*library.glob("lib/python3*/site-packages"), *library.glob("lib/python3*/dist-packages")]
+    arguments = []
+    for path in (*(path for path in BINDS if os.path.exists(path)), *map(str, readable)):
+        arguments += ["--ro-bind", path, path]
+    for path in hidden:
+        arguments += ["--tmpfs", str(path), "--remount-ro", str(path)]
+    arguments += ["--bind", str(guest.folder), str(guest.folder), "--chdir", str(guest.folder)]
+    for name, value in environment(guest.folder).items():
+        arguments += ["--setenv", name, value]
+    return [*arguments, "--remount-ro", "/"]  # last, because the mounts above still make their mount points
 
 
 class _BubblewrapGuest:
