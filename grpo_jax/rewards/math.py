@@ -137,7 +137,6 @@ def start() -> None:
 
 @cache
 def _workers() -> Pool:
-    for module in ("math_verify", "pebble"):
-        if find_spec(module) is None:
-            raise ValueError(f"reward math: there is no module {module}: pip install 'grpo_jax[math]'.")
+    if find_spec("math_verify") is None:
+        raise ValueError("reward math: there is no module math_verify: pip install 'grpo_jax[math]'.")
     return Pool(limits=Limits(), initializer=math_worker.start)
