@@ -76,6 +76,7 @@ class Batch:
 
     `loss_mask` marks the tokens that train; it may have holes and is never longer than the completion.
     `group_ids` −1 is a padding row, which counts nowhere. `advantages` are final (after any history weighting).
+    `old_log_probs` is None when the rollout is used for a single optimizer step: the policy is then its own old policy.
     `ref_log_probs` is None when there is no KL term, so that no reference model ever runs for nothing.
     """
 
@@ -86,9 +87,31 @@ class Batch:
     loss_mask: Bool[Array, "N T"]
     group_ids: Int[Array, "N"]
     advantages: Float[Array, "N"]
-    old_log_probs: Float[Array, "N T"]
     sampler_log_probs: Float[Array, "N T"]
+    sampler_full_log_probs: Float[Array, "N T"]
+    old_log_probs: Float[Array, "N T"] | None = None
     ref_log_probs: Float[Array, "N T"] | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TrainState:
+    """The run, whole: saving it saves the run, restoring it continues the run bit for bit.
+
+    `step` counts optimizer steps of the warm start while `warm` is 1, then rollouts. `cursor` is the index of the next
+    problem in the endless training order. `ref_params` is None when there is no KL term; after a warm start the
+    reference exists nowhere else. `history` is the HA-DW anchor, None without it.
+    """
+
+    params: Any
+    optimizer: Any
+    key: Any
+    step: Int[Array, ""]
+    warm: Int[Array, ""]
+    cursor: Int[Array, ""]
+    skipped: Int[Array, ""]
+    ref_params: Any = None
+    history: Any = None
 
 
 def rows(tree: Any, index: Any) -> Any:

@@ -26,9 +26,24 @@ class RopeScaling:
     """yarn: multiplier of the rotary cosines and sines; None computes 0.1 ln(factor) + 1."""
 
 
+Target = Literal["query", "key", "value", "out", "gate", "up", "down"]
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters (https://arxiv.org/abs/2106.09685): W + (alpha / rank) A B, only A and B trained."""
+
+    rank: int = 16
+    """Inner width of an adapter."""
+    alpha: float = 32.0
+    """Adapters are scaled by alpha / rank."""
+    targets: tuple[Target, ...] = ("query", "key", "value", "out", "gate", "up", "down")
+    """Projections that get an adapter, in every layer."""
+
+
 @dataclass(frozen=True)
 class ModelConfig:
-    """A Llama/Qwen2/Qwen3-style decoder: pre-norm RMSNorm, rotary attention with grouped queries, gated MLP."""
+    """A Llama/Qwen-style decoder: pre-norm RMSNorm, rotary attention with grouped queries, gated MLP."""
 
     vocab_size: int = 0
     """Rows of the embedding, tokens; 0 takes the tokenizer's size."""
@@ -64,6 +79,8 @@ class ModelConfig:
     """Whether the head is the transposed embedding."""
     layer_windows: tuple[int, ...] = ()
     """Sliding window per layer, tokens (0 = full attention); empty when no layer has one."""
+    lora: LoraConfig | None = None
+    """Adapters; None trains every parameter."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Compute dtype of the blocks; norms, softmax, head and log-probabilities are float32 always."""
     param_dtype: Literal["float32", "bfloat16"] = "float32"

@@ -14,25 +14,50 @@ from jaxtyping import Array, Float, Int
 
 from grpo_jax.models import rope
 from grpo_jax.models.attention import Attend
-from grpo_jax.models.config import ModelConfig
+from grpo_jax.models.config import LoraConfig, ModelConfig
+
+
+class Adapter(nnx.Param):
+    """A parameter of a LoRA adapter: with adapters present, the only kind that trains."""
+
+
+class LowRank(nnx.Module):
+    """(alpha / rank) x A B. Stored in float32: these are master weights even on a bfloat16 base."""
+
+    def __init__(self, layers: int, fan_in: int, fan_out: int, lora: LoraConfig, *, rngs: nnx.Rngs):
+        self.a = Adapter(_normal(rngs, (layers, fan_in, lora.rank), fan_in**-0.5, "float32"))
+        self.b = Adapter(jnp.zeros((layers, lora.rank, fan_out), jnp.float32))
+        self.scale = lora.alpha / lora.rank
+
+    def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
+        return self.scale * ((x @ self.a[...].astype(x.dtype)) @ self.b[...].astype(x.dtype))
 
 
 class Linear(nnx.Module):
-    """x @ kernel (+ bias), stored for all layers as [layers, in, out] and applied to one layer's slice."""
+    """x @ kernel (+ bias, + adapter): stored for all layers as [layers, in, out], applied to one."""
 
     def __init__(
-        self, fan_in: int, fan_out: int, *, bias: bool, std: float, config: ModelConfig, rngs: nnx.Rngs
+        self,
+        fan_in: int,
+        fan_out: int,
+        *,
+        bias: bool,
+        lora: LoraConfig | None,
+        std: float,
+        config: ModelConfig,
+        rngs: nnx.Rngs,
     ):
-        shape = (config.num_layers, fan_in, fan_out)
-        self.kernel = nnx.Param(_normal(rngs, shape, std, config))
-        self.bias = nnx.Param(jnp.zeros((config.num_layers, fan_out), config.param_dtype)) if bias else None
+        layers = config.num_layers
+        self.kernel = nnx.Param(_normal(rngs, (layers, fan_in, fan_out), std, config.param_dtype))
+        self.bias = nnx.Param(jnp.zeros((layers, fan_out), config.param_dtype)) if bias else None
+        self.adapter = LowRank(layers, fan_in, fan_out, lora, rngs=rngs) if lora else None
         self.dtype = config.dtype
 
     def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
         out = x @ self.kernel[...].astype(self.dtype)
         if self.bias is not None:
             out = out + _trailing(self.bias[...].astype(self.dtype), out.ndim)
-        return out
+        return out if self.adapter is None else out + self.adapter(x)
 
 
 class Blocks(nnx.Module):
@@ -43,22 +68,23 @@ class Blocks(nnx.Module):
         width, mlp, head_dim = config.width, config.mlp_width, config.head_dim
         q_width, kv_width = config.num_heads * head_dim, config.num_kv_heads * head_dim
 
-        def linear(fan_in, fan_out, bias, *, residual=False):
+        def linear(name, fan_in, fan_out, bias, *, residual=False):
             # Each layer adds twice to the residual stream; this keeps its variance from growing with depth.
             std = fan_in**-0.5 * ((2 * config.num_layers) ** -0.5 if residual else 1.0)
-            return Linear(fan_in, fan_out, bias=bias, std=std, config=config, rngs=rngs)
+            lora = config.lora if config.lora and name in config.lora.targets else None
+            return Linear(fan_in, fan_out, bias=bias, lora=lora, std=std, config=config, rngs=rngs)
 
         self.attention_norm = nnx.Param(_ones((config.num_layers, width), config))
-        self.query = linear(width, q_width, config.qkv_bias)
-        self.key = linear(width, kv_width, config.qkv_bias)
-        self.value = linear(width, kv_width, config.qkv_bias)
+        self.query = linear("query", width, q_width, config.qkv_bias)
+        self.key = linear("key", width, kv_width, config.qkv_bias)
+        self.value = linear("value", width, kv_width, config.qkv_bias)
         self.query_norm = nnx.Param(_ones((config.num_layers, head_dim), config)) if config.qk_norm else None
         self.key_norm = nnx.Param(_ones((config.num_layers, head_dim), config)) if config.qk_norm else None
-        self.out = linear(q_width, width, config.out_bias, residual=True)
+        self.out = linear("out", q_width, width, config.out_bias, residual=True)
         self.mlp_norm = nnx.Param(_ones((config.num_layers, width), config))
-        self.gate = linear(width, mlp, config.mlp_bias)
-        self.up = linear(width, mlp, config.mlp_bias)
-        self.down = linear(mlp, width, config.mlp_bias, residual=True)
+        self.gate = linear("gate", width, mlp, config.mlp_bias)
+        self.up = linear("up", width, mlp, config.mlp_bias)
+        self.down = linear("down", mlp, width, config.mlp_bias, residual=True)
 
     def __call__(self, x, cos, sin, attend: Attend, layer, window, cache):
         eps = self.config.norm_eps
@@ -88,17 +114,12 @@ class Decoder(nnx.Module):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         check(config)
         self.config = config
-        self.embedding = nnx.Param(
-            _normal(rngs, (config.vocab_size, config.width), config.width**-0.5, config)
-        )
+        std, dtype = config.width**-0.5, config.param_dtype
+        self.embedding = nnx.Param(_normal(rngs, (config.vocab_size, config.width), std, dtype))
         self.blocks = Blocks(config, rngs=rngs)
         self.final_norm = nnx.Param(_ones((config.width,), config))
         head_shape = (config.width, config.vocab_size)
-        self.head = (
-            None
-            if config.tied_embeddings
-            else nnx.Param(_normal(rngs, head_shape, config.width**-0.5, config))
-        )
+        self.head = None if config.tied_embeddings else nnx.Param(_normal(rngs, head_shape, std, dtype))
 
     def __call__(
         self, ids: Int[Array, "... S"], positions: Int[Array, "... S"], attend: Attend, cache: Any = None
@@ -158,6 +179,8 @@ def check(config: ModelConfig) -> None:
             f"model.num_heads is {config.num_heads};"
             f" expected a multiple of num_kv_heads, {config.num_kv_heads}"
         )
+    if config.lora and (config.lora.rank < 1 or not config.lora.targets):
+        raise ValueError(f"model.lora is {config.lora}; expected a rank of at least 1 and some targets")
     if config.layer_windows and len(config.layer_windows) != config.num_layers:
         raise ValueError(
             f"model.layer_windows has {len(config.layer_windows)} entries;"
@@ -165,8 +188,8 @@ def check(config: ModelConfig) -> None:
         )
 
 
-def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], std: float, config: ModelConfig) -> Array:
-    return (std * jax.random.normal(rngs.params(), shape, jnp.float32)).astype(config.param_dtype)
+def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], std: float, dtype: str) -> Array:
+    return (std * jax.random.normal(rngs.params(), shape, jnp.float32)).astype(dtype)
 
 
 def _ones(shape: tuple[int, ...], config: ModelConfig) -> Array:

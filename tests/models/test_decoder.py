@@ -122,6 +122,18 @@ def test_gradients_are_finite_and_reach_every_parameter(decoder):
         assert np.abs(leaf[...]).max() > 0, path
 
 
+def test_recomputing_blocks_changes_no_gradient():
+    ids = jnp.asarray(np.random.default_rng(5).integers(0, 19, (2, 9)))
+
+    def gradient(remat: bool):
+        structure, params = nnx.split(build(remat=remat, qk_norm=True))
+        return jax.jit(jax.grad(lambda p: (run(nnx.merge(structure, p), ids) ** 2).sum()))(params)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), gradient(True), gradient(False)
+    )
+
+
 def test_bfloat16_computes_in_bfloat16_and_ends_in_float32():
     master = build()
     half = build(dtype="bfloat16")

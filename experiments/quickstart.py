@@ -1,0 +1,33 @@
+"""A one-million-parameter model learns to add two-digit numbers, from scratch, on a laptop CPU."""
+
+from grpo_jax.config import (
+    ArithmeticData,
+    CheckpointConfig,
+    Config,
+    EvaluationConfig,
+    LossConfig,
+    OptimizerConfig,
+    RewardConfig,
+    RewardFunction,
+    RolloutConfig,
+    RunConfig,
+    TrainConfig,
+    WarmStartConfig,
+)
+from grpo_jax.models.config import ModelConfig
+
+config = Config(
+    run=RunConfig(folder="runs/quickstart"),
+    data=ArithmeticData(operations=("+",), max_digits=2, carries="required", held_out_fraction=0.2),
+    model=ModelConfig(num_layers=4, width=144, mlp_width=432, num_heads=4, num_kv_heads=4, head_dim=36, max_position=32, remat=False),
+    reward=RewardConfig(functions=(RewardFunction("exact_match"),)),
+    rollout=RolloutConfig(batch_size=32, group_size=16, max_prompt_length=8, max_completion_length=5),
+    loss=LossConfig(aggregation="balanced"),
+    warm_start=WarmStartConfig(
+        steps=300, batch_size=128, optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50, weight_decay=0.01)
+    ),
+    optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=5),
+    train=TrainConfig(steps=100),
+    evaluation=EvaluationConfig(every=25, problems=256, samples=4),
+    checkpoint=CheckpointConfig(every=50),
+)

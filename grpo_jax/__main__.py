@@ -1,0 +1,5 @@
+"""`python -m grpo_jax` is the `grpo-jax` command."""
+
+from grpo_jax.cli import main
+
+main()

@@ -1,0 +1,91 @@
+"""`grpo-jax COMMAND …`: thin commands over the library, with errors in one line."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from grpo_jax import experiment
+
+USAGE = """usage: grpo-jax COMMAND [ARGUMENTS]
+
+  train EXPERIMENT.py [--section.field VALUE …]   warm start, sample, judge, update, evaluate, save
+                                                  (--resume continues; --help lists every field)
+  report RUN                                      write RUN/report.html from a run's metrics
+"""
+
+
+def train(arguments: Sequence[str]) -> None:
+    """Runs an experiment file with overrides."""
+    if not arguments or arguments[0].startswith("-"):
+        if "--help" in arguments or "-h" in arguments:
+            experiment.override(experiment.Config(), ["--help"], "grpo-jax train EXPERIMENT.py")
+        raise ValueError("train: the first argument is an experiment file, e.g. experiments/quickstart.py")
+    path, *flags = arguments
+    config = experiment.override(experiment.load(path), flags, f"grpo-jax train {path}")
+    from grpo_jax.training import loop, setup  # after parsing, so that --help and a mistyped flag answer at once
+
+    run = setup.prepare(config)
+    print(f"run folder: {run.folder}", flush=True)
+    state = loop.train(run)
+    print(closing(run.folder, path, finished=not state.warm and int(state.step) >= config.train.steps))
+
+
+def closing(folder: Path, experiment_path: str, *, finished: bool) -> str:
+    """The last words of a run: what it achieved, where to look, and what to try next."""
+    from grpo_jax.report import write_report
+    from grpo_jax.training.records import read_rows
+
+    lines = []
+    evaluated = [row for row in read_rows(folder / "metrics.jsonl") if row.get("eval/accuracy") is not None]
+    if evaluated:
+        before, after = (
+            f"{row['eval/accuracy']:.1%} [{row['eval/accuracy_low']:.1%}, {row['eval/accuracy_high']:.1%}]"
+            for row in (evaluated[0], evaluated[-1])
+        )
+        lines += [f"held-out accuracy (95 % interval): {before} before GRPO, {after} after {evaluated[-1]['step']} steps"]
+        lines += [f"report: {write_report(folder)}"]
+    resume = f"grpo-jax train {folder / 'config.py'} --resume"
+    if not finished:
+        return "\n".join([*lines, f"stopped and saved; to go on: {resume}"])
+    return "\n".join(
+        [
+            *lines,
+            f"next: grpo-jax train {experiment_path} --loss.aggregation token"
+            "   (one change, then compare the two reports)",
+        ]
+    )
+
+
+def report(arguments: Sequence[str]) -> None:
+    """Writes the report of a run."""
+    if len(arguments) != 1:
+        raise ValueError(f"report: expected one run folder, got {list(arguments)}")
+    from grpo_jax.report import write_report
+
+    print(write_report(Path(arguments[0])))
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"train": train, "report": report}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point. A mistake of the reader's is one line on stderr and exit status 2.
+
+    Set GRPO_JAX_TRACEBACK=1 to see where such an error was raised.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return
+    command, *rest = arguments
+    if command not in COMMANDS:
+        print(f"grpo-jax: error: no command {command!r}; expected one of {', '.join(COMMANDS)}", file=sys.stderr)
+        sys.exit(2)
+    try:
+        COMMANDS[command](rest)
+    except (ValueError, OSError, ImportError) as error:
+        if os.environ.get("GRPO_JAX_TRACEBACK"):
+            raise
+        print(f"grpo-jax: error: {error}", file=sys.stderr)
+        sys.exit(2)

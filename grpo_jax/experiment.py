@@ -1,0 +1,190 @@
+"""From an experiment file and command-line overrides to a checked config, and back to a file that runs again."""
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import re
+import runpy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from grpo_jax.config import Config
+
+FLAG_STYLE = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
+
+
+def load(path: str | Path) -> Config:
+    """The `config` of an experiment file.
+
+    Raises:
+        ValueError: the file is missing, fails, or has no `config = Config(...)`; the message names the file.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"experiment: no such file: {path}")
+    try:
+        config = runpy.run_path(str(path)).get("config")
+    except Exception as error:
+        raise ValueError(f"experiment: {path} failed with {type(error).__name__}: {error}") from error
+    if not isinstance(config, Config):
+        raise ValueError(f"experiment: {path} must define `config = grpo_jax.config.Config(...)`, got {type(config).__name__}")
+    return config
+
+
+def override(config: Config, arguments: Sequence[str], program: str) -> Config:
+    """`config` with command-line flags applied; `--help` prints every field and exits.
+
+    Raises:
+        ValueError: an unknown flag or a value of the wrong type, in one line that names the flag.
+    """
+    arguments = ["--run.resume=True" if argument == "--resume" else argument for argument in arguments]
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(
+                Config, default=config, args=arguments, prog=program, config=FLAG_STYLE, use_underscores=True
+            )
+    except SystemExit as exit_:
+        if exit_.code in (0, None):
+            raise
+        raise ValueError(_first_sentence(complaint.getvalue())) from None
+
+
+def _first_sentence(box: str) -> str:
+    """The first paragraph of tyro's boxed error message, plus the nearest flag if it suggests one."""
+    box = re.sub(r"\x1b\[[0-9;]*m", "", box)  # colours, on a terminal
+    lines = [line.strip("│ ") for line in box.splitlines()[1:] if line[:1] not in "╭╰"]  # without the title
+    rules = r"^[─-]{5,}$"  # lines of "-" where the terminal has no UTF-8; there one stands under the title too
+    paragraphs = [p for p in re.split(rules, "\n".join(lines), flags=re.MULTILINE) if p.strip()]
+    message = " ".join(paragraphs[0].split())
+    suggestions = re.findall(r"^--[\w.\-]+", "\n".join(paragraphs[1:]), flags=re.MULTILINE)
+    if message.startswith("Unrecognized") and suggestions:
+        return f"{message} (did you mean {suggestions[0]}?)"
+    return message
+
+
+def validate(config: Config, *, devices: int) -> None:
+    """Checks that span fields; run before anything is compiled.
+
+    Raises:
+        ValueError: names the field, what came and what was expected.
+    """
+    rollout, update, model = config.rollout, config.update, config.model
+    positive = {
+        "rollout.batch_size": rollout.batch_size,
+        "rollout.max_prompt_length": rollout.max_prompt_length,
+        "rollout.max_completion_length": rollout.max_completion_length,
+        "update.epochs": update.epochs,
+        "update.head_chunk": update.head_chunk,
+        "warm_start.batch_size": config.warm_start.batch_size,
+        "evaluation.samples": config.evaluation.samples,
+        "checkpoint.keep": config.checkpoint.keep,
+        "optimizer.learning_rate": config.optimizer.learning_rate,
+        "rollout.temperature": rollout.temperature,
+    }
+    for name, value in positive.items():
+        _require(value > 0, name, value, "a positive number")
+    for name, value in {
+        "train.steps": config.train.steps,
+        "warm_start.steps": config.warm_start.steps,
+        "evaluation.every": config.evaluation.every,
+        "checkpoint.every": config.checkpoint.every,
+        "loss.kl_coef": config.loss.kl_coef,
+    }.items():
+        _require(value >= 0, name, value, "0 or more")
+    _require(rollout.group_size >= 2, "rollout.group_size", rollout.group_size, "at least 2: a group of one has no baseline")
+    _require(0 < rollout.top_p <= 1, "rollout.top_p", rollout.top_p, "in (0, 1]")
+    truncated = rollout.top_k > 0 or rollout.top_p < 1
+    _require(
+        not truncated or rollout.allow_truncated_sampling,
+        "rollout.top_k/top_p",
+        (rollout.top_k, rollout.top_p),
+        "0 and 1.0 for training: the trainer's distribution is not truncated, so every ratio would be wrong "
+        "(set rollout.allow_truncated_sampling to accept that)",
+    )
+    length = rollout.max_prompt_length + rollout.max_completion_length
+    _require(
+        length <= model.max_position,
+        "rollout.max_prompt_length + rollout.max_completion_length",
+        length,
+        f"at most model.max_position = {model.max_position}",
+    )
+    _require(
+        model.num_heads % model.num_kv_heads == 0,
+        "model.num_kv_heads",
+        model.num_kv_heads,
+        f"a divisor of model.num_heads = {model.num_heads}",
+    )
+    _require(model.head_dim % 2 == 0, "model.head_dim", model.head_dim, "an even number: rotary embeddings pair its halves")
+    mini_batch = update.mini_batch or rollout.batch_size
+    _require(
+        rollout.batch_size % mini_batch == 0,
+        "update.mini_batch",
+        update.mini_batch,
+        f"a divisor of rollout.batch_size = {rollout.batch_size}",
+    )
+    data = config.mesh.data or devices
+    _require(1 <= data <= devices, "mesh.data", config.mesh.data, f"at most the {devices} devices there are")
+    sequences = mini_batch * rollout.group_size
+    if update.micro_batch:
+        _require(
+            sequences % update.micro_batch == 0,
+            "update.micro_batch",
+            update.micro_batch,
+            f"a divisor of the mini-batch's {sequences} sequences",
+        )
+        _require(
+            update.micro_batch % data == 0, "update.micro_batch", update.micro_batch, f"a multiple of mesh.data = {data}"
+        )
+    else:
+        _require(sequences % data == 0, "mesh.data", data, f"a divisor of the mini-batch's {sequences} sequences")
+    names = [reward.name for reward in config.reward.functions]
+    _require(bool(names), "reward.functions", names, "at least one reward")
+    success = config.evaluation.success
+    if success and success not in names:
+        close = difflib.get_close_matches(success, names, 1)
+        _require(False, "evaluation.success", success, f"one of reward.functions {names}" + (f" ({close[0]}?)" if close else ""))
+
+
+def _require(holds: bool, field: str, got: Any, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"{field}: got {got!r}, expected {expected}")
+
+
+def to_source(config: Config) -> str:
+    """The config as an experiment file: every field spelled out, so that the file alone repeats the run."""
+    return (
+        '"""The resolved config of this run; `grpo-jax train` on this file runs it again."""\n\n'
+        "from grpo_jax.config import *  # noqa: F403\n"
+        "from grpo_jax.models.config import *  # noqa: F403\n\n"
+        f"config = {_literal(config, 0)}\n"
+    )
+
+
+def _literal(value: Any, depth: int) -> str:
+    pad, end = "    " * (depth + 1), "    " * depth
+    if dataclasses.is_dataclass(value):
+        inner = "".join(
+            f"{pad}{f.name}={_literal(getattr(value, f.name), depth + 1)},\n" for f in dataclasses.fields(value)
+        )
+        return f"{type(value).__name__}(\n{inner}{end})"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k!r}: {_literal(v, depth + 1)}" for k, v in value.items()) + "}"
+    if isinstance(value, tuple):
+        inner = "".join(f"{pad}{_literal(item, depth + 1)},\n" for item in value)
+        return f"(\n{inner}{end})" if value else "()"
+    return repr(value)
+
+
+def differences(old: Any, new: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Dotted names of the fields in which two configs differ, with both values."""
+    if type(old) is not type(new) or not dataclasses.is_dataclass(old):
+        return {} if old == new else {prefix: (old, new)}
+    found: dict[str, tuple[Any, Any]] = {}
+    for f in dataclasses.fields(old):
+        name = f"{prefix}.{f.name}" if prefix else f.name
+        found |= differences(getattr(old, f.name), getattr(new, f.name), name)
+    return found

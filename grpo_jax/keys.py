@@ -1,0 +1,17 @@
+"""Random keys by name, so that every use of randomness is its own stream and a resumed run draws the same numbers."""
+
+import zlib
+
+import jax
+
+
+def run_key(seed: int) -> jax.Array:
+    """The key of a run; threefry on every backend, so that samples do not depend on the hardware's generator."""
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+def fold(key: jax.Array, *path: str | int | jax.Array) -> jax.Array:
+    """The key at `path` below `key`, e.g. `fold(key, "rollout", step)`. Names are folded by their CRC-32."""
+    for part in path:
+        key = jax.random.fold_in(key, zlib.crc32(part.encode()) if isinstance(part, str) else part)
+    return key

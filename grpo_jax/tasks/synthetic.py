@@ -1,0 +1,59 @@
+"""Arithmetic on whole numbers: an endless task that a model of a million parameters can learn."""
+
+import operator
+import random
+from collections.abc import Sequence
+
+from grpo_jax.tasks.splitting import TaskSplit, split
+from grpo_jax.types import Problem
+
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+
+
+def carries(a: int, b: int, operation: str) -> int:
+    """Columns that carry in a + b, or borrow in a − b with a ≥ b."""
+    count, carry = 0, 0
+    while a or b:
+        a, digit_a = divmod(a, 10)
+        b, digit_b = divmod(b, 10)
+        carry = int(digit_a + digit_b + carry > 9 if operation == "+" else digit_a - digit_b - carry < 0)
+        count += carry
+    return count
+
+
+def arithmetic(
+    *, operations: Sequence[str], max_digits: int, carries_required: bool, size: int, held_out_fraction: float
+) -> TaskSplit:
+    """Problems such as "37+85=" with the answer "122", operands uniform over 0 … 10**max_digits − 1.
+
+    A subtraction puts the larger number first, so that every answer is a whole number. Products have no carry
+    rule.
+    """
+    _check(operations=operations, max_digits=max_digits, carries_required=carries_required, size=size)
+    draws = random.Random(0)
+    problems = []
+    while len(problems) < size:
+        operation = draws.choice(operations)
+        a, b = draws.randrange(10**max_digits), draws.randrange(10**max_digits)
+        if operation == "-":
+            a, b = max(a, b), min(a, b)
+        columns = carries(a, b, operation) if operation != "*" else 0
+        if carries_required and operation != "*" and not columns:
+            continue
+        metadata = {"operation": operation, "digits": len(str(max(a, b))), "carries": columns}
+        problems.append(Problem(f"{a}{operation}{b}=", str(OPERATIONS[operation](a, b)), metadata))
+    return split(problems, held_out_fraction)
+
+
+def _check(*, operations: Sequence[str], max_digits: int, carries_required: bool, size: int) -> None:
+    unknown = [name for name in operations if name not in OPERATIONS]
+    if unknown or not operations:
+        raise ValueError(f"data.operations is {tuple(operations)}, expected some of {', '.join(OPERATIONS)}.")
+    if not 1 <= max_digits <= 100:
+        raise ValueError(f"data.max_digits is {max_digits}, expected 1 to 100.")
+    if size < 1:
+        raise ValueError(f"data.size is {size}, expected at least 1.")
+    if carries_required and "-" in operations and max_digits == 1:
+        raise ValueError(
+            "data.carries is 'required', but one-digit differences never borrow; raise data.max_digits."
+        )

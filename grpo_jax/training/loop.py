@@ -1,0 +1,293 @@
+"""The run: warm start, then sample, judge, update, evaluate, save, show.
+
+    train          the running order
+    warm_start     supervised steps on reference answers
+    policy_step    one rollout and its optimizer steps
+    evaluate       held-out accuracy
+
+What these need was built by `setup.prepare`; what changes is the `TrainState`, taken and returned.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax import evaluation, keys, tasks
+from grpo_jax.losses import objective as objectives
+from grpo_jax.rewards import scoring
+from grpo_jax.rollout.engine import Sampling
+from grpo_jax.training import batches, sharding
+from grpo_jax.training.journal import Journal
+from grpo_jax.training.metrics import rollout_metrics
+from grpo_jax.training.records import Position
+from grpo_jax.training.setup import Example, Run, initial_state, policy_stage
+from grpo_jax.types import TRUNCATED, Batch, Rollout, TrainState
+
+POLICY, WARM_START = "policy", "warm_start"
+
+
+class TrainingStopped(RuntimeError):
+    """The run cannot usefully go on; the message says at which step, why, and what to do."""
+
+
+def train(run: Run) -> TrainState:
+    """Runs every stage that is still to do, and returns the final state."""
+    state = initial_state(run)
+    resumed = run.config.run.resume
+    if resumed:
+        state = run.checkpoints.restore(state)
+    with Journal(run.folder, resumed=position(state) if resumed else None) as journal, stop_request() as stopping:
+        if state.warm:
+            state = warm_start(run, state, journal, stopping)
+        if not state.warm:
+            state = improve(run, state, journal, stopping)
+    run.checkpoints.close()
+    return state
+
+
+def warm_start(run: Run, state: TrainState, journal: Journal, stopping: Callable[[], bool]) -> TrainState:
+    """Supervised steps on reference answers, until the stage is done or a stop is asked for."""
+    options = run.config.warm_start
+    completions = {id(e): run.tokenizer.encode_completion(e.problem.answer) for e in run.train}
+    size = max(map(len, completions.values()))
+    with journal.stage(WARM_START, total=options.steps, start=int(state.step)) as log:
+        while state.step < options.steps and not stopping():
+            with journal.timer("update"):
+                examples = next_examples(run, state, options.batch_size)
+                batch = batches.supervised_batch(
+                    [e.prompt_ids for e in examples],
+                    [completions[id(e)] for e in examples],
+                    prompt_size=run.config.rollout.max_prompt_length,
+                    size=size,
+                )
+                batch = sharding.pad_rows(batch, run.mesh.size)
+                state, metrics = run.warm_update(state, sharding.split_rows(batch, run.mesh))
+                state = replace(state, step=state.step + 1, cursor=state.cursor + options.batch_size)
+                refuse_if_stuck(run, state)
+            log(int(state.step), metrics)
+            if int(state.step) % (run.config.checkpoint.every or options.steps) == 0 and state.step < options.steps:
+                save(run, state)
+    if state.step < options.steps:
+        save(run, state)
+        return state
+    return sharding.replicate(policy_stage(run, state), run.mesh)
+
+
+def improve(run: Run, state: TrainState, journal: Journal, stopping: Callable[[], bool]) -> TrainState:
+    """GRPO: rollouts and updates, with evaluations and checkpoints between them."""
+    total = run.config.train.steps
+    with journal.stage(POLICY, total=total, start=int(state.step)) as log:
+        if state.step == 0:
+            result = evaluate(run, state, journal)
+            log(0, result.metrics())
+            save(run, state, accuracy=result.accuracy)
+        saved = int(state.step)
+        while state.step < total and not stopping():
+            state, metrics = policy_step(run, state, journal)
+            step = int(state.step)
+            accuracy = None
+            if step == total or is_multiple(step, run.config.evaluation.every):
+                result = evaluate(run, state, journal)
+                metrics, accuracy = {**metrics, **result.metrics()}, result.accuracy
+            log(step, metrics)
+            if accuracy is not None or is_multiple(step, run.config.checkpoint.every) or stopping():
+                save(run, state, accuracy=accuracy)
+                saved = step
+        if saved < state.step:
+            save(run, state)
+    return state
+
+
+def policy_step(run: Run, state: TrainState, journal: Journal) -> tuple[TrainState, Mapping[str, float]]:
+    """One rollout, judged, and the optimizer steps it is used for."""
+    config = run.config
+    step = int(state.step) + 1
+    with journal.timer("rollout"):
+        examples = next_examples(run, state, config.rollout.batch_size)
+        sampling = sampling_of(run, temperature=config.rollout.temperature, group_size=config.rollout.group_size)
+        rollout = sample(run, state, examples, sampling, key=keys.fold(state.key, "rollout", step))
+        texts = decode(run, rollout)
+    with journal.timer("reward"):
+        problems = [examples[group].problem for group in rollout.group_ids]
+        scores = scoring.score(
+            problems=problems, completions=texts, rewards=run.rewards, on_failure=config.reward.on_failure
+        )
+        advantages, history, group_metrics = objectives.advantages(
+            run.objective,
+            rewards=jnp.asarray(scores.total),
+            scored=jnp.asarray(scores.scored),
+            group_ids=jnp.asarray(rollout.group_ids),
+            num_groups=len(examples),
+            history=state.history,
+        )
+    with journal.timer("update"):
+        state = replace(state, history=history)
+        batch = batches.policy_batch(
+            rollout,
+            advantages=np.asarray(advantages),
+            scored=scores.scored,
+            mask_truncated=run.objective.mask_truncated,
+        )
+        state, update_metrics = update(run, state, batch, rollout)
+        state = replace(state, step=jnp.int32(step), cursor=state.cursor + config.rollout.batch_size)
+        refuse_if_stuck(run, state)
+    journal.samples(
+        step=step,
+        prompts=[problem.prompt_text for problem in problems],
+        completions=texts,
+        rewards=scores.total,
+        advantages=np.asarray(advantages),
+        stop_reasons=rollout.stop_reason,
+    )
+    sampled = rollout_metrics(
+        rewards=scores.rewards,
+        names=[reward.name for reward in run.rewards],
+        total=scores.total,
+        scored=scores.scored,
+        lengths=rollout.completion_lengths,
+        stop_reasons=rollout.stop_reason,
+    )
+    return state, {**sampled, **group_metrics, **update_metrics}
+
+
+def update(run: Run, state: TrainState, batch: Batch, rollout: Rollout) -> tuple[TrainState, Mapping[str, float]]:
+    """The optimizer steps of one rollout. The old policy is that of now, whatever the number of steps."""
+    options = run.config.update
+    groups = options.mini_batch or run.config.rollout.batch_size
+    if run.updates_per_rollout > 1:
+        batch = replace(batch, old_log_probs=log_probs_under(run, state.params, batch))
+    if state.ref_params is not None:
+        batch = replace(batch, ref_log_probs=log_probs_under(run, state.ref_params, batch))
+    collected = []
+    for _ in range(options.epochs):
+        for part in batches.mini_batches(batch, rollout_groups=rollout.group_ids, num_groups=groups):
+            state, metrics = run.update(state, sharding.split_rows(part, run.mesh))
+            collected.append(metrics)
+    return state, mean_of_steps([jax.device_get(metrics) for metrics in collected])
+
+
+def evaluate(run: Run, state: TrainState, journal: Journal) -> evaluation.Evaluation:
+    """Held-out accuracy of the policy as it is; draws nothing from the training stream of keys."""
+    options = run.config.evaluation
+    examples = run.held_out[: options.problems or None]
+    names = [reward.name for reward in run.rewards]
+    judge = run.rewards[names.index(options.success) if options.success else 0].function
+    sampling = sampling_of(run, temperature=options.temperature, group_size=options.samples)
+    size = run.config.rollout.batch_size
+
+    def generate(_, samples: int):
+        texts, lengths, truncated = [], [], []
+        for first in range(0, len(examples), size):
+            chunk = examples[first : first + size]
+            key = keys.fold(state.key, "evaluation", first)
+            rollout = sample(run, state, chunk, sampling, key=key)
+            texts += decode(run, rollout)
+            lengths += list(rollout.completion_lengths)
+            truncated += list(rollout.stop_reason == TRUNCATED)
+        return tuple([column[i : i + samples] for i in range(0, len(column), samples)] for column in (texts, lengths, truncated))
+
+    with journal.timer("evaluate"):
+        result = evaluation.evaluate(
+            [e.problem for e in examples], generate=generate, judge=judge, samples=options.samples
+        )
+    journal.evaluation(result, step=int(state.step))
+    return result
+
+
+def next_examples(run: Run, state: TrainState, count: int) -> list[Example]:
+    """The training problems at the state's cursor."""
+    return tasks.batch(run.train, cursor=int(state.cursor), batch_size=count, seed=run.config.run.seed)
+
+
+def sampling_of(run: Run, *, temperature: float, group_size: int) -> Sampling:
+    """The sampler's settings, for training or evaluation."""
+    options = run.config.rollout
+    return Sampling(
+        temperature=temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        max_tokens=options.max_completion_length,
+        group_size=group_size,
+        stop_ids=run.tokenizer.stop_ids,
+    )
+
+
+def sample(run: Run, state: TrainState, examples: Sequence[Example], sampling: Sampling, *, key) -> Rollout:
+    """Completions of the examples' prompts under the state's policy."""
+    run.engine.load(state.params)
+    return run.engine.generate([e.prompt_ids for e in examples], sampling=sampling, key=key)
+
+
+def decode(run: Run, rollout: Rollout) -> list[str]:
+    """The text of every completion."""
+    return [
+        run.tokenizer.decode(ids[:length].tolist())
+        for ids, length in zip(rollout.completion_ids, rollout.completion_lengths, strict=True)
+    ]
+
+
+def log_probs_under(run: Run, params, batch: Batch) -> np.ndarray:
+    """Completion log-probabilities [N, T] of the whole batch, gradient-free."""
+    return np.asarray(run.log_prob_pass(params, sharding.split_rows(batch, run.mesh)))
+
+
+def save(run: Run, state: TrainState, *, accuracy: float | None = None) -> None:
+    """A checkpoint, numbered by steps since the run began, the warm start's included."""
+    before = 0 if state.warm else run.config.warm_start.steps
+    run.checkpoints.save(before + int(state.step), state, accuracy=accuracy)
+
+
+def position(state: TrainState) -> Position:
+    """Where in the run a state stands."""
+    return Position(WARM_START if state.warm else POLICY, int(state.step))
+
+
+def is_multiple(step: int, every: int) -> bool:
+    """Whether something done `every` steps (0 for never) is due."""
+    return every > 0 and step % every == 0
+
+
+def mean_of_steps(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """One value per metric over the optimizer steps of a rollout: the largest of a maximum, else the mean."""
+    return {
+        name: float((np.max if name.endswith("/max") else np.mean)([m[name] for m in metrics])) for name in metrics[0]
+    }
+
+
+def refuse_if_stuck(run: Run, state: TrainState) -> None:
+    """Stops a run whose gradients have been non-finite too many optimizer steps in a row."""
+    skipped = int(state.skipped)
+    if skipped >= run.config.update.max_skipped:
+        raise TrainingStopped(
+            f"step {int(state.step)}: {skipped} optimizer steps in a row had non-finite gradients and were skipped "
+            f"(update.max_skipped = {run.config.update.max_skipped}); lower optimizer.learning_rate, or use float32"
+        )
+
+
+@contextmanager
+def stop_request() -> Iterator[Callable[[], bool]]:
+    """A function that says whether SIGTERM or Ctrl-C has come: the step in hand is finished and saved first.
+
+    A second Ctrl-C interrupts at once. Outside the main thread signals cannot be caught, and none is.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    received = []
+
+    def handle(number, frame):
+        received.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, old in previous.items():
+            signal.signal(number, old)

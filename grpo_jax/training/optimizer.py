@@ -1,0 +1,57 @@
+"""AdamW with warm-up and clipping by global norm, from optax."""
+
+from typing import Any, Literal
+
+import jax
+import optax
+
+
+def make_optimizer(
+    *,
+    learning_rate: float,
+    warmup_steps: int,
+    schedule: Literal["constant", "cosine", "linear"],
+    total_steps: int,
+    b1: float,
+    b2: float,
+    eps: float,
+    weight_decay: float,
+    max_grad_norm: float,
+) -> optax.GradientTransformation:
+    """The optimizer of one stage of `total_steps` optimizer steps."""
+    rate = make_schedule(
+        learning_rate=learning_rate, warmup_steps=warmup_steps, schedule=schedule, total_steps=total_steps
+    )
+    return optax.chain(
+        optax.clip_by_global_norm(max_grad_norm),
+        optax.adamw(rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=is_matrix),
+    )
+
+
+def make_schedule(*, learning_rate: float, warmup_steps: int, schedule: str, total_steps: int) -> optax.Schedule:
+    """Linear warm-up from learning_rate/warmup_steps, then constant, or cosine or linear decay to 0 at `total_steps`."""
+    decay_steps = max(1, total_steps - warmup_steps)
+    after = {
+        "constant": optax.constant_schedule(learning_rate),
+        "cosine": optax.cosine_decay_schedule(learning_rate, decay_steps),
+        "linear": optax.linear_schedule(learning_rate, 0.0, decay_steps),
+    }[schedule]
+    if not warmup_steps:
+        return after
+    # The first step must not have a rate of zero, so the ramp ends, rather than starts, a step early.
+    ramp = optax.linear_schedule(learning_rate / warmup_steps, learning_rate, max(1, warmup_steps - 1))
+    return optax.join_schedules([ramp, after], [warmup_steps])
+
+
+def is_matrix(params: Any) -> Any:
+    """Marks the leaves that weight decay applies to: kernels and embeddings, not norms and biases.
+
+    By name, because layers are stacked: a norm's scale has two axes there, as an unstacked matrix has.
+    """
+    return jax.tree_util.tree_map_with_path(lambda path, _: leaf_name(path) in ("kernel", "embedding", "head"), params)
+
+
+def leaf_name(path: tuple) -> str:
+    """The last attribute name on a key path (nnx wraps each leaf in a variable, whose own key is skipped)."""
+    names = [str(getattr(k, "key", getattr(k, "name", k))) for k in path]
+    return next(name for name in reversed(names) if name not in ("value", "raw_value"))

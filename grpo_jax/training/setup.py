@@ -1,0 +1,231 @@
+"""Everything a run needs, built from its config. Every mistake of the reader's is raised here, before anything compiles."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from grpo_jax import experiment, keys, tasks
+from grpo_jax.losses import objective as objectives
+from grpo_jax.config import Config, OptimizerConfig
+from grpo_jax.models.config import ModelConfig
+from grpo_jax.models.decoder import Decoder
+from grpo_jax.models.tokenizers import Tokenizer, load_tokenizer
+from grpo_jax.rewards import scoring
+from grpo_jax.rollout.engine import NativeEngine
+from grpo_jax.tasks.splitting import shorten
+from grpo_jax.training import sharding
+from grpo_jax.training.checkpoint import Checkpoints
+from grpo_jax.training.log_probs import make_log_probs
+from grpo_jax.training.objective import objective_of
+from grpo_jax.training.optimizer import make_optimizer
+from grpo_jax.training.update import Step, make_log_prob_pass, make_supervised_update, make_update
+from grpo_jax.types import Problem, TrainState
+
+RESUMABLE_CHANGES = ("run.", "train.steps", "evaluation.", "checkpoint.")
+"""Fields that a resumed run may change without ceasing to be the same run."""
+
+
+class Example(NamedTuple):
+    """A problem and the token ids of its prompt: the very ids that are sampled from and trained on."""
+
+    problem: Problem
+    prompt_ids: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The fixed parts of a run; all that changes is in its `TrainState`."""
+
+    config: Config
+    folder: Path
+    train: Sequence[Example]
+    held_out: Sequence[Example]
+    tokenizer: Tokenizer
+    mesh: Mesh
+    engine: NativeEngine
+    objective: objectives.Objective
+    rewards: Sequence[scoring.WeightedReward]
+    initial_params: Callable[[jax.Array], Any]
+    optimizer: optax.GradientTransformation
+    update: Step
+    log_prob_pass: Callable
+    warm_optimizer: optax.GradientTransformation
+    warm_update: Step
+    checkpoints: Checkpoints
+
+    @property
+    def updates_per_rollout(self) -> int:
+        """Optimizer steps that one rollout is used for."""
+        rollout, update = self.config.rollout, self.config.update
+        return update.epochs * (rollout.batch_size // (update.mini_batch or rollout.batch_size))
+
+
+def prepare(config: Config) -> Run:
+    """Checks the config, loads problems, tokenizer and rewards, and opens the run folder.
+
+    Raises:
+        ValueError: names the field, what came and what was expected.
+    """
+    experiment.validate(config, devices=jax.device_count())
+    split = tasks.build(config.data)
+    tokenizer = load_tokenizer(**asdict(config.tokenizer))
+    limit = config.rollout.max_prompt_length
+    train = encode(split.train, tokenizer, limit=limit, what="training")
+    held_out = encode(split.held_out, tokenizer, limit=limit, what="held-out")
+    rewards = scoring.build(config.reward.functions)
+    objective = objective_of(config.loss, max_length=config.rollout.max_completion_length)
+    model = sized_for(config.model, tokenizer)
+    graphdef, _ = nnx.split(nnx.eval_shape(lambda: Decoder(model, rngs=nnx.Rngs(0))))
+    mesh = sharding.make_mesh(config.mesh.data or jax.device_count())
+    folder = open_folder(config)
+
+    rollout, update = config.rollout, config.update
+    groups = update.mini_batch or rollout.batch_size
+    log_probs = make_log_probs(graphdef, temperature=rollout.temperature, head_chunk=update.head_chunk)
+    micro_batches = groups * rollout.group_size // (update.micro_batch or groups * rollout.group_size)
+    steps = config.train.steps * update.epochs * (rollout.batch_size // groups)
+    optimizer = build_optimizer(config.optimizer, steps)
+    warm_optimizer = build_optimizer(config.warm_start.optimizer, config.warm_start.steps)
+    return Run(
+        config=config,
+        folder=folder,
+        train=train,
+        held_out=held_out,
+        tokenizer=tokenizer,
+        mesh=mesh,
+        engine=NativeEngine(graphdef, max_prompt_length=rollout.max_prompt_length),
+        objective=objective,
+        rewards=rewards,
+        initial_params=jax.jit(lambda key: nnx.split(Decoder(model, rngs=nnx.Rngs(params=key)))[1]),
+        optimizer=optimizer,
+        update=make_update(
+            log_probs=log_probs,
+            objective=objective,
+            optimizer=optimizer,
+            mesh=mesh,
+            num_groups=groups,
+            micro_batches=micro_batches,
+        ),
+        log_prob_pass=make_log_prob_pass(
+            log_probs=log_probs, mesh=mesh, micro_batches=micro_batches * (rollout.batch_size // groups)
+        ),
+        warm_optimizer=warm_optimizer,
+        warm_update=make_supervised_update(
+            log_probs=make_log_probs(graphdef, temperature=1.0, head_chunk=update.head_chunk),
+            optimizer=warm_optimizer,
+            mesh=mesh,
+            micro_batches=1,
+        ),
+        checkpoints=Checkpoints(folder / "checkpoints", keep=config.checkpoint.keep),
+    )
+
+
+def initial_state(run: Run) -> TrainState:
+    """The state before the first step: of the warm start if there is one, else of the policy stage."""
+    key = keys.run_key(run.config.run.seed)
+    params = run.initial_params(keys.fold(key, "parameters"))
+    warm = run.config.warm_start.steps > 0
+    state = TrainState(
+        params=params,
+        optimizer=run.warm_optimizer.init(params),
+        key=key,
+        step=jnp.int32(0),
+        warm=jnp.int32(warm),
+        cursor=jnp.int32(0),
+        skipped=jnp.int32(0),
+        ref_params=params if run.config.loss.kl_coef else None,
+    )
+    return sharding.replicate(state if warm else policy_stage(run, state), run.mesh)
+
+
+def policy_stage(run: Run, state: TrainState) -> TrainState:
+    """`state` at the start of GRPO: fresh optimizer moments, and the reference policy is the policy as it is now."""
+    return replace(
+        state,
+        optimizer=run.optimizer.init(state.params),
+        step=jnp.int32(0),
+        warm=jnp.int32(0),
+        cursor=jnp.int32(0),
+        skipped=jnp.int32(0),
+        ref_params=jax.tree.map(jnp.copy, state.params) if run.config.loss.kl_coef else None,
+    )
+
+
+def encode(problems: Sequence[Problem], tokenizer: Tokenizer, *, limit: int, what: str) -> list[Example]:
+    """Token ids of every prompt.
+
+    Raises:
+        ValueError: there are no problems, or a prompt is longer than `limit` tokens.
+    """
+    if not problems:
+        raise ValueError(f"data: no {what} problems; a larger data.size or another data.held_out_fraction makes some")
+    examples = [Example(problem, tokenizer.encode_prompt(problem.prompt)) for problem in problems]
+    longest = max(examples, key=lambda example: len(example.prompt_ids))
+    if len(longest.prompt_ids) > limit:
+        raise ValueError(
+            f"rollout.max_prompt_length: got {limit}, but a {what} prompt has {len(longest.prompt_ids)} tokens: "
+            f"{shorten(longest.problem.prompt_text)!r}"
+        )
+    return examples
+
+
+def sized_for(model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
+    """`model` with the tokenizer's vocabulary, unless the config gives a larger one."""
+    if model.vocab_size and model.vocab_size < tokenizer.vocab_size:
+        raise ValueError(
+            f"model.vocab_size: got {model.vocab_size}, expected at least the tokenizer's {tokenizer.vocab_size} (or 0)"
+        )
+    return replace(model, vocab_size=model.vocab_size or tokenizer.vocab_size)
+
+
+def build_optimizer(options: OptimizerConfig, total_steps: int) -> optax.GradientTransformation:
+    """The optimizer of a stage of `total_steps` optimizer steps."""
+    return make_optimizer(**asdict(options), total_steps=total_steps)
+
+
+def open_folder(config: Config) -> Path:
+    """Makes the run folder and writes the resolved config into it.
+
+    Without `run.resume`, a folder that already holds a run is left alone and a number is appended to the name.
+    With it, the folder must hold a run whose config differs at most in how long it lasts and what is kept.
+    """
+    folder = Path(config.run.folder)
+    if config.run.resume:
+        check_resumable(config, folder)
+    else:
+        number = 1
+        while (folder / "config.py").exists():
+            number += 1
+            folder = Path(f"{config.run.folder}-{number}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        resolved = replace(config, run=replace(config.run, folder=str(folder), resume=False))
+        (folder / "config.py").write_text(experiment.to_source(resolved))
+    except OSError as error:
+        raise ValueError(f"run.folder: cannot write to {folder}: {error.strerror}") from error
+    return folder
+
+
+def check_resumable(config: Config, folder: Path) -> None:
+    """Raises unless `folder` holds a run of the same model and objective."""
+    saved_path = folder / "config.py"
+    if not saved_path.exists():
+        raise ValueError(f"run.resume: {folder} holds no run (no config.py in it)")
+    changed = {
+        name: values
+        for name, values in experiment.differences(experiment.load(saved_path), config).items()
+        if not name.startswith(RESUMABLE_CHANGES)
+    }
+    if changed:
+        name, (old, new) = next(iter(changed.items()))
+        raise ValueError(
+            f"run.resume: {name} was {old!r} in {folder} and is {new!r} now; "
+            "a resumed run keeps its config (only run, train.steps, evaluation and checkpoint may change)"
+        )

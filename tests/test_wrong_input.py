@@ -1,0 +1,132 @@
+"""A newcomer's mistakes: each is one clear line naming the field, before anything is trained, and no traceback."""
+
+import json
+
+import pytest
+
+from grpo_jax import experiment
+from grpo_jax.cli import main
+from grpo_jax.training import loop, setup
+from tests.tiny import tiny
+
+
+@pytest.fixture
+def experiment_file(tmp_path):
+    """The tiny experiment as a file, and the folder of its run."""
+    path = tmp_path / "tiny.py"
+    path.write_text(experiment.to_source(tiny(tmp_path / "run")))
+    return path
+
+
+@pytest.fixture
+def rows_file(tmp_path):
+    """An experiment on a JSONL file, and a function that writes the file."""
+    path, data = tmp_path / "rows.py", tmp_path / "rows.jsonl"
+    source = experiment.to_source(tiny(tmp_path / "run"))
+    start, end = source.index("    data="), source.index("    tokenizer=")
+    path.write_text(source[:start] + f"    data=FileData(path={str(data)!r}),\n" + source[end:])
+    return path, data
+
+
+def complaint(capsys, *arguments) -> str:
+    """What the command prints on stderr when it refuses; exactly one line."""
+    with pytest.raises(SystemExit) as exit_:
+        main([str(argument) for argument in arguments])
+    assert exit_.value.code == 2
+    text = capsys.readouterr().err.strip()
+    assert text.startswith("grpo-jax: error: ") and "Traceback" not in text
+    return text
+
+
+FLAGS = {
+    "unknown flag": (["--rollout.group_siz", "4"], ["--rollout.group_siz", "did you mean --rollout.group_size"]),
+    "wrong type": (["--rollout.group_size", "four"], ["--rollout.group_size", "'four'"]),
+    "not a choice": (["--loss.baseline", "median"], ["--loss.baseline", "group_mean"]),
+    "unknown rule": (["--loss.aggregation", "balancd"], ["loss.aggregation", "balanced"]),
+    "group size 1": (["--rollout.group_size", "1"], ["rollout.group_size", "got 1", "at least 2"]),
+    "prompt longer than allowed": (["--rollout.max_prompt_length", "3"], ["rollout.max_prompt_length", "got 3"]),
+    "longer than the context": (["--model.max_position", "8"], ["max_completion_length", "model.max_position = 8"]),
+    "micro-batch that does not divide": (["--update.micro_batch", "3"], ["update.micro_batch", "got 3", "divisor"]),
+    "mini-batch that does not divide": (["--update.mini_batch", "3"], ["update.mini_batch", "got 3"]),
+    "more devices than there are": (["--mesh.data", "64"], ["mesh.data", "64"]),
+    "truncated sampling": (["--rollout.top_p", "0.9"], ["rollout.top_k/top_p", "allow_truncated_sampling"]),
+    "odd head": (["--model.head_dim", "7"], ["model.head_dim", "7"]),
+    "resume of nothing": (["--resume"], ["run.resume", "holds no run"]),
+    "unknown reward": (["--reward.functions.0.name", "exact"], ["reward.functions", "exact_match"]),
+    "unknown success reward": (["--evaluation.success", "exact"], ["evaluation.success", "exact_match"]),
+}
+
+
+@pytest.mark.parametrize("case", FLAGS)
+def test_a_wrong_flag(capsys, experiment_file, case):
+    flags, expected = FLAGS[case]
+    text = complaint(capsys, "train", experiment_file, *flags)
+    assert len(text.splitlines()) == 1
+    for part in expected:
+        assert part in text
+
+
+def test_no_experiment_file(capsys):
+    assert "experiments/nothing.py" in complaint(capsys, "train", "experiments/nothing.py")
+    assert "experiment file" in complaint(capsys, "train")
+    assert "no command 'tain'" in complaint(capsys, "tain")
+
+
+def test_an_experiment_file_without_a_config(capsys, tmp_path):
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    assert "must define `config" in complaint(capsys, "train", tmp_path / "empty.py")
+    (tmp_path / "broken.py").write_text("from grpo_jax.config import Confg\n")
+    assert "ImportError" in complaint(capsys, "train", tmp_path / "broken.py")
+
+
+def test_a_missing_data_file(capsys, rows_file):
+    path, data = rows_file
+    text = complaint(capsys, "train", path)
+    assert "data.path" in text and data.name in text
+
+
+def test_a_malformed_line_is_named_by_file_and_number(capsys, rows_file):
+    path, data = rows_file
+    data.write_text(json.dumps({"question": "1+1=", "answer": "2"}) + '\n{"question": "1+2="\n')
+    text = complaint(capsys, "train", path)
+    assert data.name in text and "2" in text
+
+
+def test_an_empty_data_set(capsys, rows_file):
+    path, data = rows_file
+    data.write_text("")
+    assert data.name in complaint(capsys, "train", path)
+
+
+def test_a_missing_field_names_those_there_are(capsys, rows_file):
+    path, data = rows_file
+    data.write_text(json.dumps({"problem": "1+1=", "answer": "2"}) + "\n")
+    text = complaint(capsys, "train", path)
+    assert "question" in text and "problem" in text
+
+
+def test_a_run_folder_that_cannot_be_written(capsys, experiment_file, tmp_path):
+    (tmp_path / "file").write_text("")
+    text = complaint(capsys, "train", experiment_file, "--run.folder", tmp_path / "file" / "run")
+    assert "run.folder" in text and "Not a directory" in text
+
+
+def nan_reward(problem, completion):
+    return float("nan")
+
+
+def test_a_nan_reward_shows_problem_and_completion(capsys, experiment_file):
+    flags = ["--reward.functions.0.name", "tests.test_wrong_input:nan_reward", "--warm_start.steps", "0"]
+    text = complaint(capsys, "train", experiment_file, *flags)
+    assert "nan_reward" in text and "completion:" in text and "problem" in text
+
+
+def test_resuming_with_another_model(capsys, experiment_file, tmp_path):
+    loop.train(setup.prepare(experiment.override(experiment.load(experiment_file), ["--train.steps=1"], "test")))
+    text = complaint(capsys, "train", experiment_file, "--resume", "--model.width", "32")
+    assert "model.width was 16" in text and "32 now" in text
+    # A config edited by hand does not get past the checkpoint itself.
+    saved = tmp_path / "run" / "config.py"
+    saved.write_text(saved.read_text().replace("mlp_width=32", "mlp_width=64"))
+    text = complaint(capsys, "train", experiment_file, "--resume", "--model.mlp_width", "64")
+    assert "shape" in text and "mlp" in text or "gate" in text or "down" in text

@@ -1,0 +1,100 @@
+"""The whole run at a tiny size: it is reproducible, and a resumed run is the uninterrupted one."""
+
+import os
+import signal
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from grpo_jax.training import loop, setup
+from grpo_jax.training.records import read_rows
+from tests.tiny import tiny
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An uninterrupted run: its folder, rows and final state."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    state = loop.train(setup.prepare(tiny(folder)))
+    return folder, measured(folder), jax.device_get(state)
+
+
+def measured(folder):
+    """The metric rows without what a clock measured."""
+    return [
+        {k: v for k, v in row.items() if not k.startswith(("time/", "throughput/"))}
+        for row in read_rows(folder / "metrics.jsonl")
+    ]
+
+
+def assert_equal(one, other):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_run_leaves_its_config_metrics_samples_and_checkpoints(whole):
+    folder, rows, state = whole
+    assert [(row["stage"], row["step"]) for row in rows] == [
+        ("warm_start", 1),
+        ("warm_start", 2),
+        *[("policy", step) for step in range(5)],
+    ]
+    assert (int(state.step), int(state.cursor), int(state.warm)) == (4, 16, 0)
+    assert all("eval/accuracy" in row for row in rows if row["stage"] == "policy" and row["step"] in (0, 2, 4))
+    assert max(row["sampler/log_prob_gap"] for row in rows if row["step"] and row["stage"] == "policy") < 1e-5
+    assert any(0 < row.get("grad/norm", 0) for row in rows if row["stage"] == "policy")
+    assert (folder / "config.py").exists() and (folder / "samples.jsonl").exists()
+
+
+def test_the_same_config_gives_the_same_numbers(whole, tmp_path):
+    again = loop.train(setup.prepare(tiny(tmp_path / "run")))
+    assert_equal(again, whole[2])
+    assert measured(tmp_path / "run") == whole[1]
+
+
+@pytest.mark.parametrize("stop_after", [1, 3])
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(whole, tmp_path, stop_after):
+    config = tiny(tmp_path / "run")
+    # The first part must not know where it will be cut, or its last evaluation would be out of turn.
+    part = loop.train(setup.prepare(replace(config, train=replace(config.train, steps=stop_after))))
+    assert int(part.step) == stop_after
+    state = loop.train(setup.prepare(replace(config, run=replace(config.run, resume=True))))
+    assert_equal(state, whole[2])
+    ours, theirs = measured(tmp_path / "run"), whole[1]
+    assert [row["step"] for row in ours] == [row["step"] for row in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        shared = {k: v for k, v in one.items() if not k.startswith("eval/")}
+        assert shared == {k: v for k, v in other.items() if not k.startswith("eval/")}
+
+
+def test_a_terminated_run_saves_the_step_in_hand_and_goes_on(whole, tmp_path, monkeypatch):
+    config = tiny(tmp_path / "run", checkpoint=replace(tiny(tmp_path).checkpoint, every=0))
+    run = setup.prepare(config)
+    real = loop.policy_step
+
+    def terminate_in_step_two(run, state, journal):
+        if int(state.step) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(run, state, journal)
+
+    monkeypatch.setattr(loop, "policy_step", terminate_in_step_two)
+    assert int(loop.train(run).step) == 2
+    monkeypatch.setattr(loop, "policy_step", real)
+    state = loop.train(setup.prepare(replace(config, run=replace(config.run, resume=True))))
+    assert_equal(state, whole[2])
+
+
+def test_a_folder_that_holds_a_run_is_left_alone(whole):
+    run = setup.prepare(tiny(whole[0]))
+    run.checkpoints.close()
+    assert run.folder.name == "run-2"
+
+
+def test_evaluation_draws_nothing_from_the_training_stream(whole, tmp_path):
+    config = tiny(tmp_path / "run")
+    more = loop.train(setup.prepare(replace(config, evaluation=replace(config.evaluation, every=1, samples=3))))
+    assert_equal(more, whole[2])
