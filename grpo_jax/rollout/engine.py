@@ -67,7 +67,7 @@ class NativeEngine:
         sampling: Sampling,
         key: Key[Array, ""],
         prompt_indices: Sequence[int] | None = None,
-        max_tokens: Sequence[int] | None = None,
+        max_tokens: Sequence[int] | np.ndarray | None = None,
     ) -> Rollout:
         """`sampling.group_size` completions of every prompt, as numpy arrays, prompt-major.
 
@@ -85,7 +85,7 @@ class NativeEngine:
         request = Request(
             prompt_ids=padded,
             prompt_lengths=lengths,
-            limits=_limits(max_tokens, B, sampling.max_tokens),
+            limits=_limits(max_tokens, B, sampling),
             keys=_keys(key, _indices(prompt_indices, B), G),
             sampling=sampling,
         )
@@ -135,13 +135,16 @@ def _pad(prompt_ids: Sequence[Sequence[int]], max_prompt_length: int) -> tuple[n
     return padded, lengths
 
 
-def _limits(max_tokens: Sequence[int] | None, prompts: int, most: int) -> np.ndarray:
-    limits = np.full(prompts, most, np.int32) if max_tokens is None else np.asarray(max_tokens, np.int32)
-    if limits.shape != (prompts,):
-        raise ValueError(f"max_tokens has shape {limits.shape}; expected one number per prompt, ({prompts},)")
+def _limits(max_tokens: Sequence[int] | np.ndarray | None, prompts: int, sampling: Sampling) -> np.ndarray:
+    """[N]: the most tokens of every completion."""
+    G, most = sampling.group_size, sampling.max_tokens
+    limits = np.full(prompts, most) if max_tokens is None else np.asarray(max_tokens)
+    if limits.shape not in ((prompts,), (prompts, G)):
+        raise ValueError(f"max_tokens has shape {limits.shape}; expected ({prompts},) or ({prompts}, {G})")
     if limits.min() < 1 or limits.max() > most:
         raise ValueError(f"max_tokens lie in {limits.min()}..{limits.max()}; expected 1..{most}")
-    return limits
+    limits = limits if limits.ndim == 2 else np.repeat(limits, G)
+    return limits.reshape(-1).astype(np.int32)
 
 
 def _indices(prompt_indices: Sequence[int] | None, prompts: int) -> np.ndarray:

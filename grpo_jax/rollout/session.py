@@ -25,7 +25,7 @@ class Request:
 
     prompt_ids: np.ndarray  # [B, P], right-padded
     prompt_lengths: np.ndarray  # [B]
-    limits: np.ndarray  # [B], tokens allowed
+    limits: np.ndarray  # [N], tokens allowed
     keys: np.ndarray  # [N, 2], one completion key each
     sampling: Sampling
 
@@ -124,7 +124,7 @@ class Session:
             rows=buckets.pad(np.array([seat.row for seat in seats], np.int32), A),
             keys=jax.random.wrap_key_data(buckets.pad(request.keys[completions], A), impl="threefry2x32"),
             prompt_lengths=buckets.pad(request.prompt_lengths[prompts], A),
-            limits=buckets.pad(request.limits[prompts], A),
+            limits=buckets.pad(request.limits[completions], A),
             prompt_ids=buckets.pad(request.prompt_ids[prompts, : self._prompt_tokens], A),
         )
         self._note("admit", completions=A)

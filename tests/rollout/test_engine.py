@@ -188,7 +188,9 @@ def test_rows_are_prompt_major_and_hold_the_very_prompt_ids(engine):
 
 
 def test_programs_are_noted_and_bounded():
-    """Fifty calls, every prompt length, many completion lengths: what compiles is what is noted, a few sizes."""
+    """Fifty calls, every prompt length, many completion lengths: what compiles is what is noted, a few
+    sizes.
+    """
     graphdef, params = model(seed=1)
     engine = NativeEngine(graphdef, max_prompt_length=20, slots=16)
     engine.load(params)
