@@ -81,7 +81,7 @@ def dense(mask: Bool[Array, "... S S"], positions: Int[Array, "... S"]) -> Atten
 
 
 def packed(segment_ids: Int[Array, "... S"], positions: Int[Array, "... S"]) -> Attend:
-    """Several sequences joined in a row: attention is causal within a segment. Padding is a segment, −1, too."""
+    """Several sequences joined in a row: attention is causal within a segment. Padding is segment −1."""
     column = jnp.arange(segment_ids.shape[-1])
     causal = column[:, None] >= column[None, :]
     same = segment_ids[..., :, None] == segment_ids[..., None, :]
