@@ -15,9 +15,10 @@ from typing import Any
 
 from grpo_jax.rewards import math_worker
 from grpo_jax.rewards.equivalence import parse, same, too_large, unread
-from grpo_jax.rewards.extraction import Mode, final_answer, last_boxed
+from grpo_jax.rewards.extraction import Mode, final_answer
 from grpo_jax.rewards.normalise import Answer, key, normalise
 from grpo_jax.rewards.pool import Limits, OutOfBounds, Pool
+from grpo_jax.tasks.boxed import last_boxed
 from grpo_jax.types import Problem
 
 MAX_CHARACTERS = 3_000
