@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from grpo_jax.rewards import math_worker
-from grpo_jax.rewards.equivalence import parse, same, too_large, unread
+from grpo_jax.rewards.equivalence import parse, same, unread
+from grpo_jax.rewards.exact import too_large
 from grpo_jax.rewards.extraction import Mode, final_answer
 from grpo_jax.rewards.judged import Judged
 from grpo_jax.rewards.normalise import Answer, key, normalise
