@@ -38,6 +38,8 @@ class ReasoningGymData:
     """Name of the reasoning-gym task."""
     options: Mapping[str, Scalar] = field(default_factory=dict)
     """Options of the task, as reasoning-gym names them."""
+    level: int | None = None
+    """Level of the task's curriculum, 0 the easiest; options override it. None takes the task's defaults."""
     size: int = 5_000
     """Problems to draw before duplicates are removed."""
     prompt: str = "{question}\n"
@@ -48,10 +50,10 @@ class ReasoningGymData:
 
 @dataclass(frozen=True)
 class FileData:
-    """Problems from a JSONL or Parquet file."""
+    """Problems from files."""
 
     path: str = ""
-    """File to read: .jsonl, .jsonl.gz or .parquet."""
+    """A .jsonl, .jsonl.gz, .csv, .parquet or .arrow file, a folder or a pattern of them, or hf://datasets/OWNER/NAME/PATTERN."""
     prompt: str = "{question}\n"
     """Prompt template over the row's fields, e.g. "{Body} {Question}"."""
     messages_field: str | None = None
@@ -66,6 +68,89 @@ class FileData:
     """A separate file of evaluation problems; a prompt found in both files is an error."""
     held_out_fraction: float = 0.1
     """Without held_out_path: share of distinct prompts kept for evaluation, by a hash of the prompt."""
+    allow_overlap: bool = False
+    """Warn of prompts that are in both files, in place of refusing them."""
+
+
+@dataclass(frozen=True)
+class TfdsData:
+    """Problems from a data set prepared by tensorflow-datasets, read without TensorFlow."""
+
+    name: str = "gsm8k"
+    """Name of the data set, with a config after a slash: math_dataset/arithmetic__add_or_sub."""
+    split: str = "train"
+    """Split to train on; it can be sliced, as in train[:10%], if the data set is stored as array_record."""
+    held_out_split: str | None = None
+    """Split to evaluate on; a prompt found in both is an error."""
+    data_dir: str | None = None
+    """Folder of prepared data sets; None is tensorflow-datasets' own."""
+    prompt: str = "{question}\n"
+    """Prompt template over the features, e.g. "{question}\n"."""
+    system_prompt: str | None = None
+    """System message; makes the prompt a chat."""
+    answer_field: str = "answer"
+    """Feature that holds the reference answer."""
+    answer_pattern: str | None = None
+    """Regular expression whose first group is the answer; None takes the feature whole."""
+    held_out_fraction: float = 0.1
+    """Without held_out_split: share of distinct prompts kept for evaluation, by a hash of the prompt."""
+    allow_overlap: bool = False
+    """Warn of prompts that are in both splits, in place of refusing them."""
+
+
+@dataclass(frozen=True)
+class PresetData:
+    """A well-known problem set, with its fields, prompt and answers as `grpo_jax.tasks.presets` describes them."""
+
+    name: str = "gsm8k"
+    """gsm8k, math, math500, dapo17k, polaris, svamp, aime24, aime25, amc23, minerva, olympiadbench, hmmt25, humaneval, mbpp, livecodebench."""
+    path: str = ""
+    """Where its file is, as in FileData.path; empty looks in the folder that GRPO_JAX_DATA names."""
+    held_out_path: str | None = None
+    """A separate file of evaluation problems of the same layout."""
+    prompt: str | None = None
+    """Prompt template in place of the preset's."""
+    system_prompt: str | None = None
+    """System message; makes the prompt a chat."""
+    held_out_fraction: float = 0.1
+    """Without held_out_path: share of distinct prompts kept for evaluation, by a hash of the prompt."""
+    allow_overlap: bool = False
+    """Warn of prompts that are in both files, in place of refusing them."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """One source of a mixture."""
+
+    source: ArithmeticData | ReasoningGymData | FileData | TfdsData | PresetData = field(default_factory=ArithmeticData)
+    """Where its problems come from."""
+    weight: float = 1.0
+    """Its share of the training problems drawn, relative to the others'."""
+
+
+@dataclass(frozen=True)
+class MixtureData:
+    """Problems of several sources, drawn by weight."""
+
+    components: tuple[Component, ...] = ()
+    """The sources and their weights."""
+
+
+@dataclass(frozen=True)
+class DifficultyData:
+    """Problems of a source, drawn by how difficult they are."""
+
+    source: ArithmeticData | ReasoningGymData | FileData | TfdsData | PresetData = field(default_factory=ArithmeticData)
+    """Where the problems come from."""
+    field: str = "difficulty"
+    """Metadata that says how difficult a problem is: a number, a fraction such as 3/8, or a text that ends in a number."""
+    edges: tuple[float, ...] = ()
+    """Increasing bounds between strata; stratum i holds difficulties from edge i - 1 up to below edge i."""
+    weights: tuple[float, ...] = (1.0,)
+    """Share of the training problems drawn from each stratum, one more than there are edges; 0 leaves a stratum out."""
+
+
+Data = ArithmeticData | ReasoningGymData | FileData | TfdsData | PresetData | MixtureData | DifficultyData
 
 
 @dataclass(frozen=True)
@@ -333,7 +418,7 @@ class Config:
     """One experiment, whole."""
 
     run: RunConfig = field(default_factory=RunConfig)
-    data: ArithmeticData | ReasoningGymData | FileData = field(default_factory=ArithmeticData)
+    data: Data = field(default_factory=ArithmeticData)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
