@@ -24,10 +24,10 @@ config = Config(
     rollout=RolloutConfig(batch_size=32, group_size=16, max_prompt_length=7, max_completion_length=4),
     loss=LossConfig(aggregation="balanced"),
     warm_start=WarmStartConfig(
-        steps=300, batch_size=128, optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50, weight_decay=0.01)
+        steps=170, batch_size=128, optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50, weight_decay=0.01)
     ),
-    optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=5),
-    train=TrainConfig(steps=100),
-    evaluation=EvaluationConfig(every=25, problems=256, samples=4),
+    optimizer=OptimizerConfig(learning_rate=1e-4, warmup_steps=5),
+    train=TrainConfig(steps=200),
+    evaluation=EvaluationConfig(every=50, problems=256, samples=4),
     checkpoint=CheckpointConfig(every=50),
 )
