@@ -2,10 +2,12 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from grpo_jax import experiment
+from grpo_jax.types import InputError, TrainingStopped
 
 USAGE = """usage: grpo-jax COMMAND [ARGUMENTS]
 
@@ -23,11 +25,22 @@ def train(arguments: Sequence[str]) -> None:
         raise ValueError("train: the first argument is an experiment file, e.g. experiments/quickstart.py")
     path, *flags = arguments
     config = experiment.override(experiment.load(path), flags, f"grpo-jax train {path}")
-    from grpo_jax.training import loop, setup  # after parsing, so that --help and a mistyped flag answer at once
+    from grpo_jax.training import (  # after parsing, so that --help and a mistyped flag answer at once
+        loop,
+        setup,
+    )
 
     run = setup.prepare(config)
     print(f"run folder: {run.folder}", flush=True)
-    state = loop.train(run)
+    with one_line(
+        InputError, TrainingStopped
+    ):  # any other error from here on is ours, and shows where it comes from
+        try:
+            state = loop.train(run)
+        except (ValueError, OSError, ImportError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise RuntimeError("the run failed") from error
     print(closing(run.folder, path, finished=not state.warm and int(state.step) >= config.train.steps))
 
 
@@ -43,7 +56,9 @@ def closing(folder: Path, experiment_path: str, *, finished: bool) -> str:
             f"{row['eval/accuracy']:.1%} [{row['eval/accuracy_low']:.1%}, {row['eval/accuracy_high']:.1%}]"
             for row in (evaluated[0], evaluated[-1])
         )
-        lines += [f"held-out accuracy (95 % interval): {before} before GRPO, {after} after {evaluated[-1]['step']} steps"]
+        lines += [
+            f"held-out accuracy (95 % interval): {before} before GRPO, {after} after {evaluated[-1]['step']} steps"
+        ]
         lines += [f"report: {write_report(folder)}"]
     resume = f"grpo-jax train {folder / 'config.py'} --resume"
     if not finished:
@@ -80,11 +95,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     command, *rest = arguments
     if command not in COMMANDS:
-        print(f"grpo-jax: error: no command {command!r}; expected one of {', '.join(COMMANDS)}", file=sys.stderr)
+        print(
+            f"grpo-jax: error: no command {command!r}; expected one of {', '.join(COMMANDS)}", file=sys.stderr
+        )
         sys.exit(2)
-    try:
+    with one_line(ValueError, OSError, ImportError):
         COMMANDS[command](rest)
-    except (ValueError, OSError, ImportError) as error:
+
+
+@contextmanager
+def one_line(*kinds: type[Exception]) -> Iterator[None]:
+    """Prints errors of these kinds as one message on stderr, and exits with status 2."""
+    try:
+        yield
+    except kinds as error:
         if os.environ.get("GRPO_JAX_TRACEBACK"):
             raise
         print(f"grpo-jax: error: {error}", file=sys.stderr)

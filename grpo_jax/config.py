@@ -103,7 +103,8 @@ class PresetData:
     """A well-known problem set, with its fields, prompt and answers as `grpo_jax.tasks.presets` describes them."""
 
     name: str = "gsm8k"
-    """gsm8k, math, math500, dapo17k, polaris, svamp, aime24, aime25, amc23, minerva, olympiadbench, hmmt25, humaneval, mbpp, livecodebench."""
+    """gsm8k, math, math500, dapo17k, polaris, svamp, aime24, aime25, amc23, minerva, olympiadbench, hmmt25, humaneval, mbpp or
+    livecodebench."""
     path: str = ""
     """Where its file is, as in FileData.path; empty looks in the folder that GRPO_JAX_DATA names."""
     held_out_path: str | None = None
@@ -122,7 +123,9 @@ class PresetData:
 class Component:
     """One source of a mixture."""
 
-    source: ArithmeticData | ReasoningGymData | FileData | TfdsData | PresetData = field(default_factory=ArithmeticData)
+    source: ArithmeticData | ReasoningGymData | FileData | TfdsData | PresetData = field(
+        default_factory=ArithmeticData
+    )
     """Where its problems come from."""
     weight: float = 1.0
     """Its share of the training problems drawn, relative to the others'."""
@@ -140,7 +143,9 @@ class MixtureData:
 class DifficultyData:
     """Problems of a source, drawn by how difficult they are."""
 
-    source: ArithmeticData | ReasoningGymData | FileData | TfdsData | PresetData = field(default_factory=ArithmeticData)
+    source: ArithmeticData | ReasoningGymData | FileData | TfdsData | PresetData = field(
+        default_factory=ArithmeticData
+    )
     """Where the problems come from."""
     field: str = "difficulty"
     """Metadata that says how difficult a problem is: a number, a fraction such as 3/8, or a text that ends in a number."""

@@ -30,7 +30,9 @@ def load(path: str | Path) -> Config:
     except Exception as error:
         raise ValueError(f"experiment: {path} failed with {type(error).__name__}: {error}") from error
     if not isinstance(config, Config):
-        raise ValueError(f"experiment: {path} must define `config = grpo_jax.config.Config(...)`, got {type(config).__name__}")
+        raise ValueError(
+            f"experiment: {path} must define `config = grpo_jax.config.Config(...)`, got {type(config).__name__}"
+        )
     return config
 
 
@@ -57,7 +59,9 @@ def _first_sentence(box: str) -> str:
     """The first paragraph of tyro's boxed error message, plus the nearest flag if it suggests one."""
     box = re.sub(r"\x1b\[[0-9;]*m", "", box)  # colours, on a terminal
     lines = [line.strip("│ ") for line in box.splitlines()[1:] if line[:1] not in "╭╰"]  # without the title
-    rules = r"^[─-]{5,}$"  # lines of "-" where the terminal has no UTF-8; there one stands under the title too
+    rules = (
+        r"^[─-]{5,}$"  # lines of "-" where the terminal has no UTF-8; there one stands under the title too
+    )
     paragraphs = [p for p in re.split(rules, "\n".join(lines), flags=re.MULTILINE) if p.strip()]
     message = " ".join(paragraphs[0].split())
     suggestions = re.findall(r"^--[\w.\-]+", "\n".join(paragraphs[1:]), flags=re.MULTILINE)
@@ -95,7 +99,12 @@ def validate(config: Config, *, devices: int) -> None:
         "loss.kl_coef": config.loss.kl_coef,
     }.items():
         _require(value >= 0, name, value, "0 or more")
-    _require(rollout.group_size >= 2, "rollout.group_size", rollout.group_size, "at least 2: a group of one has no baseline")
+    _require(
+        rollout.group_size >= 2,
+        "rollout.group_size",
+        rollout.group_size,
+        "at least 2: a group of one has no baseline",
+    )
     _require(0 < rollout.top_p <= 1, "rollout.top_p", rollout.top_p, "in (0, 1]")
     truncated = rollout.top_k > 0 or rollout.top_p < 1
     _require(
@@ -118,7 +127,12 @@ def validate(config: Config, *, devices: int) -> None:
         model.num_kv_heads,
         f"a divisor of model.num_heads = {model.num_heads}",
     )
-    _require(model.head_dim % 2 == 0, "model.head_dim", model.head_dim, "an even number: rotary embeddings pair its halves")
+    _require(
+        model.head_dim % 2 == 0,
+        "model.head_dim",
+        model.head_dim,
+        "an even number: rotary embeddings pair its halves",
+    )
     mini_batch = update.mini_batch or rollout.batch_size
     _require(
         rollout.batch_size % mini_batch == 0,
@@ -137,16 +151,26 @@ def validate(config: Config, *, devices: int) -> None:
             f"a divisor of the mini-batch's {sequences} sequences",
         )
         _require(
-            update.micro_batch % data == 0, "update.micro_batch", update.micro_batch, f"a multiple of mesh.data = {data}"
+            update.micro_batch % data == 0,
+            "update.micro_batch",
+            update.micro_batch,
+            f"a multiple of mesh.data = {data}",
         )
     else:
-        _require(sequences % data == 0, "mesh.data", data, f"a divisor of the mini-batch's {sequences} sequences")
+        _require(
+            sequences % data == 0, "mesh.data", data, f"a divisor of the mini-batch's {sequences} sequences"
+        )
     names = [reward.name for reward in config.reward.functions]
     _require(bool(names), "reward.functions", names, "at least one reward")
     success = config.evaluation.success
     if success and success not in names:
         close = difflib.get_close_matches(success, names, 1)
-        _require(False, "evaluation.success", success, f"one of reward.functions {names}" + (f" ({close[0]}?)" if close else ""))
+        _require(
+            False,
+            "evaluation.success",
+            success,
+            f"one of reward.functions {names}" + (f" ({close[0]}?)" if close else ""),
+        )
 
 
 def _require(holds: bool, field: str, got: Any, expected: str) -> None:
@@ -168,7 +192,8 @@ def _literal(value: Any, depth: int) -> str:
     pad, end = "    " * (depth + 1), "    " * depth
     if dataclasses.is_dataclass(value):
         inner = "".join(
-            f"{pad}{f.name}={_literal(getattr(value, f.name), depth + 1)},\n" for f in dataclasses.fields(value)
+            f"{pad}{f.name}={_literal(getattr(value, f.name), depth + 1)},\n"
+            for f in dataclasses.fields(value)
         )
         return f"{type(value).__name__}(\n{inner}{end})"
     if isinstance(value, Mapping):

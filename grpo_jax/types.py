@@ -22,6 +22,14 @@ STOPPED, TRUNCATED = 0, 1
 """Values of `stop_reason`: a stop token was sampled, or the length limit came first."""
 
 
+class InputError(ValueError):
+    """A mistake of the reader's that shows only once a run is under way: a failing reward, an unfit checkpoint."""
+
+
+class TrainingStopped(RuntimeError):
+    """A run that cannot usefully go on; the message says at which step, why, and what to do."""
+
+
 class Message(NamedTuple):
     """One turn of a chat."""
 

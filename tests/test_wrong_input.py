@@ -39,14 +39,26 @@ def complaint(capsys, *arguments) -> str:
 
 
 FLAGS = {
-    "unknown flag": (["--rollout.group_siz", "4"], ["--rollout.group_siz", "did you mean --rollout.group_size"]),
+    "unknown flag": (
+        ["--rollout.group_siz", "4"],
+        ["--rollout.group_siz", "did you mean --rollout.group_size"],
+    ),
     "wrong type": (["--rollout.group_size", "four"], ["--rollout.group_size", "'four'"]),
     "not a choice": (["--loss.baseline", "median"], ["--loss.baseline", "group_mean"]),
     "unknown rule": (["--loss.aggregation", "balancd"], ["loss.aggregation", "balanced"]),
     "group size 1": (["--rollout.group_size", "1"], ["rollout.group_size", "got 1", "at least 2"]),
-    "prompt longer than allowed": (["--rollout.max_prompt_length", "3"], ["rollout.max_prompt_length", "got 3"]),
-    "longer than the context": (["--model.max_position", "8"], ["max_completion_length", "model.max_position = 8"]),
-    "micro-batch that does not divide": (["--update.micro_batch", "3"], ["update.micro_batch", "got 3", "divisor"]),
+    "prompt longer than allowed": (
+        ["--rollout.max_prompt_length", "3"],
+        ["rollout.max_prompt_length", "got 3"],
+    ),
+    "longer than the context": (
+        ["--model.max_position", "8"],
+        ["max_completion_length", "model.max_position = 8"],
+    ),
+    "micro-batch that does not divide": (
+        ["--update.micro_batch", "3"],
+        ["update.micro_batch", "got 3", "divisor"],
+    ),
     "mini-batch that does not divide": (["--update.mini_batch", "3"], ["update.mini_batch", "got 3"]),
     "more devices than there are": (["--mesh.data", "64"], ["mesh.data", "64"]),
     "truncated sampling": (["--rollout.top_p", "0.9"], ["rollout.top_k/top_p", "allow_truncated_sampling"]),
@@ -122,11 +134,13 @@ def test_a_nan_reward_shows_problem_and_completion(capsys, experiment_file):
 
 
 def test_resuming_with_another_model(capsys, experiment_file, tmp_path):
-    loop.train(setup.prepare(experiment.override(experiment.load(experiment_file), ["--train.steps=1"], "test")))
+    loop.train(
+        setup.prepare(experiment.override(experiment.load(experiment_file), ["--train.steps=1"], "test"))
+    )
     text = complaint(capsys, "train", experiment_file, "--resume", "--model.width", "32")
     assert "model.width was 16" in text and "32 now" in text
     # A config edited by hand does not get past the checkpoint itself.
     saved = tmp_path / "run" / "config.py"
     saved.write_text(saved.read_text().replace("mlp_width=32", "mlp_width=64"))
     text = complaint(capsys, "train", experiment_file, "--resume", "--model.mlp_width", "64")
-    assert "shape" in text and "mlp" in text or "gate" in text or "down" in text
+    assert ("shape" in text and "mlp" in text) or "gate" in text or "down" in text

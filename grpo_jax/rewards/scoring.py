@@ -17,7 +17,7 @@ from grpo_jax.resolve import resolve
 from grpo_jax.rewards import adapters, builtin, code, form, math, reasoning_gym
 from grpo_jax.rewards.judged import Judged
 from grpo_jax.tasks.splitting import shorten
-from grpo_jax.types import Problem
+from grpo_jax.types import InputError, Problem
 
 Reward = Callable[..., float | None]
 """(problem, completion) -> a number, or None where it does not apply. One that has a parameter
@@ -131,7 +131,7 @@ def score(
             except Exception as error:
                 message = describe_failure(reward.name, problems[n], completions[n], error)
                 if on_failure == "error":
-                    raise ValueError(message) from error
+                    raise InputError(message) from error
                 failures.append(message)
     scored = ~np.isnan(values).any(axis=1)
     weights = np.array([reward.weight for reward in rewards], np.float32)

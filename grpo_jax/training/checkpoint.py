@@ -7,7 +7,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from grpo_jax.types import TrainState
+from grpo_jax.types import InputError, TrainState
 
 
 class Checkpoints:
@@ -43,11 +43,11 @@ class Checkpoints:
         """The newest state (or that of `step`), on the shardings of `like`.
 
         Raises:
-            ValueError: there is no checkpoint, or its arrays do not have the shapes of `like`; names the first that differs.
+            InputError: there is no checkpoint, or its arrays do not have the shapes of `like`; names the first that differs.
         """
         step = self.latest if step is None else step
         if step is None or step not in self._manager.all_steps():
-            raise ValueError(f"run.resume: no checkpoint {'' if step is None else step} in {self.folder}")
+            raise InputError(f"run.resume: no checkpoint {'' if step is None else step} in {self.folder}")
         self._check_shapes(like, step)
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, vars(like))
         return TrainState(**self._manager.restore(step, args=ocp.args.StandardRestore(target)))
@@ -61,7 +61,7 @@ class Checkpoints:
         saved = _shapes(self._manager.item_metadata(step))
         for name, shape in _shapes(vars(like)).items():
             if saved.get(name) != shape:
-                raise ValueError(
+                raise InputError(
                     f"run.resume: the checkpoint in {self.folder} holds {name} with shape {saved.get(name)}, "
                     f"the config makes it {shape}: resume with the model, optimizer and loss the run began with"
                 )
@@ -71,7 +71,9 @@ def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
     """Shape by dotted name; of keys, which are stored as the numbers inside them, nothing."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {
-        ".".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path): tuple(leaf.shape)
+        ".".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path): tuple(
+            leaf.shape
+        )
         for path, leaf in leaves
         if hasattr(leaf, "shape") and not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     }

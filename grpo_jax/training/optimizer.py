@@ -28,7 +28,9 @@ def make_optimizer(
     )
 
 
-def make_schedule(*, learning_rate: float, warmup_steps: int, schedule: str, total_steps: int) -> optax.Schedule:
+def make_schedule(
+    *, learning_rate: float, warmup_steps: int, schedule: str, total_steps: int
+) -> optax.Schedule:
     """Linear warm-up from learning_rate/warmup_steps, then constant, or cosine or linear decay to 0 at `total_steps`."""
     decay_steps = max(1, total_steps - warmup_steps)
     after = {
@@ -48,7 +50,9 @@ def is_matrix(params: Any) -> Any:
 
     By name, because layers are stacked: a norm's scale has two axes there, as an unstacked matrix has.
     """
-    return jax.tree_util.tree_map_with_path(lambda path, _: leaf_name(path) in ("kernel", "embedding", "head"), params)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: leaf_name(path) in ("kernel", "embedding", "head"), params
+    )
 
 
 def leaf_name(path: tuple) -> str:

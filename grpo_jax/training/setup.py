@@ -12,16 +12,16 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from grpo_jax import experiment, keys, tasks
+from grpo_jax.config import Config, OptimizerConfig
 from grpo_jax.losses import diagnostics
 from grpo_jax.losses import objective as objectives
 from grpo_jax.losses.groups import group_rows
-from grpo_jax.config import Config, OptimizerConfig
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.tokenizers import Tokenizer, load_tokenizer
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.engine import NativeEngine
-from grpo_jax.tasks.splitting import shorten
+from grpo_jax.tasks.splitting import Mixture, shorten
 from grpo_jax.training import sharding
 from grpo_jax.training.checkpoint import Checkpoints
 from grpo_jax.training.log_probs import make_log_probs
@@ -49,6 +49,7 @@ class Run:
     folder: Path
     train: Sequence[Example]
     held_out: Sequence[Example]
+    mixture: Mixture | None
     tokenizer: Tokenizer
     mesh: Mesh
     engine: NativeEngine
@@ -83,6 +84,7 @@ def prepare(config: Config) -> Run:
     train = encode(split.train, tokenizer, limit=limit, what="training")
     held_out = encode(split.held_out, tokenizer, limit=limit, what="held-out")
     rewards = scoring.build(config.reward.functions)
+    scoring.check(rewards, [*split.train, *split.held_out])
     objective = objective_of(config.loss, max_length=config.rollout.max_completion_length)
     model = sized_for(config.model, tokenizer)
     graphdef, _ = nnx.split(nnx.eval_shape(lambda: Decoder(model, rngs=nnx.Rngs(0))))
@@ -101,11 +103,14 @@ def prepare(config: Config) -> Run:
         folder=folder,
         train=train,
         held_out=held_out,
+        mixture=split.mixture,
         tokenizer=tokenizer,
         mesh=mesh,
         engine=NativeEngine(graphdef, max_prompt_length=rollout.max_prompt_length),
         objective=objective,
-        advantages=make_advantages(objective, num_groups=rollout.batch_size, best=sum(r.weight for r in rewards)),
+        advantages=make_advantages(
+            objective, num_groups=rollout.batch_size, best=sum(r.weight for r in rewards)
+        ),
         rewards=rewards,
         initial_params=jax.jit(lambda key: nnx.split(Decoder(model, rngs=nnx.Rngs(params=key)))[1]),
         optimizer=optimizer,
@@ -180,7 +185,11 @@ def make_advantages(objective: objectives.Objective, *, num_groups: int, best: f
             history=history,
         )
         groups = group_rows(group_ids, num_groups, None).only(scored)
-        return advantages, history, diagnostics.reward_metrics(rewards, groups, reward_range=(0.0, best)) | metrics
+        return (
+            advantages,
+            history,
+            diagnostics.reward_metrics(rewards, groups, reward_range=(0.0, best)) | metrics,
+        )
 
     return jax.jit(judge)
 
@@ -192,7 +201,9 @@ def encode(problems: Sequence[Problem], tokenizer: Tokenizer, *, limit: int, wha
         ValueError: there are no problems, or a prompt is longer than `limit` tokens.
     """
     if not problems:
-        raise ValueError(f"data: no {what} problems; a larger data.size or another data.held_out_fraction makes some")
+        raise ValueError(
+            f"data: no {what} problems; a larger data.size or another data.held_out_fraction makes some"
+        )
     examples = [Example(problem, tokenizer.encode_prompt(problem.prompt)) for problem in problems]
     longest = max(examples, key=lambda example: len(example.prompt_ids))
     if len(longest.prompt_ids) > limit:

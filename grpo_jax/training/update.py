@@ -1,9 +1,9 @@
 """One optimizer step on one mini-batch, the same whatever the micro-batches and devices.
 
-    1. Token weights, once for the mini-batch: segment sums per device and one psum. Every division over the batch is in them.
-    2. Micro-batches under `lax.scan`: each adds the gradient of a plain sum, −Σ w·ℓ, to a local accumulator.
-    3. One psum of the gradients.
-    4. Clip, optimizer, and a guard: a non-finite gradient never reaches the parameters.
+1. Token weights, once for the mini-batch: segment sums per device and one psum. Every division over the batch is in them.
+2. Micro-batches under `lax.scan`: each adds the gradient of a plain sum, −Σ w·ℓ, to a local accumulator.
+3. One psum of the gradients.
+4. Clip, optimizer, and a guard: a non-finite gradient never reaches the parameters.
 """
 
 from collections.abc import Callable
@@ -177,7 +177,10 @@ def make_gradient(*, constants_of_batch, loss_of_rows, mesh: Mesh, micro_batches
 
 def _make_step(*, constants_of_batch, loss_of_rows, optimizer, mesh: Mesh, micro_batches: int) -> Step:
     gradient = make_gradient(
-        constants_of_batch=constants_of_batch, loss_of_rows=loss_of_rows, mesh=mesh, micro_batches=micro_batches
+        constants_of_batch=constants_of_batch,
+        loss_of_rows=loss_of_rows,
+        mesh=mesh,
+        micro_batches=micro_batches,
     )
 
     def step(state: TrainState, batch: Batch):

@@ -10,6 +10,7 @@ import pytest
 
 from grpo_jax.training import loop, setup
 from grpo_jax.training.records import read_rows
+from grpo_jax.types import TrainingStopped
 from tests.tiny import tiny
 
 
@@ -44,9 +45,11 @@ def test_a_run_leaves_its_config_metrics_samples_and_checkpoints(whole):
         *[("policy", step) for step in range(5)],
     ]
     assert (int(state.step), int(state.cursor), int(state.warm)) == (4, 16, 0)
-    assert all("eval/accuracy" in row for row in rows if row["stage"] == "policy" and row["step"] in (0, 2, 4))
+    assert all(
+        "eval/accuracy" in row for row in rows if row["stage"] == "policy" and row["step"] in (0, 2, 4)
+    )
     assert max(row["sampler/log_prob_gap"] for row in rows if row["step"] and row["stage"] == "policy") < 1e-5
-    assert any(0 < row.get("grad/norm", 0) for row in rows if row["stage"] == "policy")
+    assert any(row.get("grad/norm", 0) > 0 for row in rows if row["stage"] == "policy")
     assert (folder / "config.py").exists() and (folder / "samples.jsonl").exists()
 
 
@@ -69,6 +72,37 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(whole, tmp_path, sto
     for one, other in zip(ours, theirs, strict=True):
         shared = {k: v for k, v in one.items() if not k.startswith("eval/")}
         assert shared == {k: v for k, v in other.items() if not k.startswith("eval/")}
+
+
+def test_a_run_killed_in_its_warm_start_goes_on_from_there(whole, tmp_path, monkeypatch):
+    config = tiny(tmp_path / "run")
+    real = loop.next_examples
+
+    def killed_at_the_second_step(run, state, count):
+        if state.warm and int(state.step) == 1:
+            raise KeyboardInterrupt
+        return real(run, state, count)
+
+    run = setup.prepare(config)
+    monkeypatch.setattr(loop, "next_examples", killed_at_the_second_step)
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(run)
+    run.checkpoints.close()
+    monkeypatch.setattr(loop, "next_examples", real)
+    state = loop.train(setup.prepare(replace(config, run=replace(config.run, resume=True))))
+    assert_equal(state, whole[2])
+    assert measured(tmp_path / "run") == whole[1]
+
+
+def test_too_many_skipped_steps_stop_the_run(tmp_path):
+    config = tiny(tmp_path / "run")
+    config = replace(
+        config,
+        update=replace(config.update, max_skipped=2),
+        optimizer=replace(config.optimizer, learning_rate=float("inf")),
+    )
+    with pytest.raises(TrainingStopped, match=r"step 2: .* non-finite gradients"):
+        loop.train(setup.prepare(config))
 
 
 def test_a_terminated_run_saves_the_step_in_hand_and_goes_on(whole, tmp_path, monkeypatch):
@@ -96,5 +130,7 @@ def test_a_folder_that_holds_a_run_is_left_alone(whole):
 
 def test_evaluation_draws_nothing_from_the_training_stream(whole, tmp_path):
     config = tiny(tmp_path / "run")
-    more = loop.train(setup.prepare(replace(config, evaluation=replace(config.evaluation, every=1, samples=3))))
+    more = loop.train(
+        setup.prepare(replace(config, evaluation=replace(config.evaluation, every=1, samples=3)))
+    )
     assert_equal(more, whole[2])

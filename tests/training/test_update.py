@@ -10,8 +10,8 @@ import optax
 import pytest
 from flax import nnx
 
-from grpo_jax.losses import objective as objectives
 from grpo_jax.losses import aggregation, dfpo, ratios, surrogates
+from grpo_jax.losses import objective as objectives
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.training import sharding
@@ -19,7 +19,9 @@ from grpo_jax.training.log_probs import make_log_probs
 from grpo_jax.training.update import make_log_prob_pass, make_supervised_update, make_update
 from grpo_jax.types import Batch, TrainState, rows
 
-MODEL = ModelConfig(vocab_size=29, num_layers=2, width=16, mlp_width=32, num_heads=2, num_kv_heads=1, head_dim=8)
+MODEL = ModelConfig(
+    vocab_size=29, num_layers=2, width=16, mlp_width=32, num_heads=2, num_kv_heads=1, head_dim=8
+)
 GROUPS, G, P, T = 4, 4, 5, 6
 RULES = {
     "sequence": aggregation.sequence,
@@ -60,7 +62,9 @@ def batch(policy) -> Batch:
     log_probs, params = policy
     now = np.asarray(jax.jit(log_probs)(params, draft)[0])
     old = now + rng.normal(0, 0.3, now.shape).astype(np.float32)
-    return replace(draft, old_log_probs=old, ref_log_probs=old, sampler_log_probs=old, sampler_full_log_probs=old)
+    return replace(
+        draft, old_log_probs=old, ref_log_probs=old, sampler_log_probs=old, sampler_full_log_probs=old
+    )
 
 
 def one_step(policy, batch, *, objective, devices=1, micro_batches=1, num_groups=GROUPS):
@@ -78,7 +82,13 @@ def one_step(policy, batch, *, objective, devices=1, micro_batches=1, num_groups
     )
     zero = jnp.int32(0)
     state = TrainState(
-        params=params, optimizer=optax.sgd(1.0).init(params), key=zero, step=zero, warm=zero, cursor=zero, skipped=zero
+        params=params,
+        optimizer=optax.sgd(1.0).init(params),
+        key=zero,
+        step=zero,
+        warm=zero,
+        cursor=zero,
+        skipped=zero,
     )
     after, metrics = update(sharding.replicate(state, mesh), sharding.split_rows(batch, mesh))
     gradient = jax.tree.map(lambda old, new: np.asarray(old) - np.asarray(new), params, after.params)
@@ -95,7 +105,9 @@ def assert_same(one, other):
 
 def objective_for(rule, **changes):
     return replace(
-        objectives.Objective(aggregation=rule, kl_coef=0.1, entropy_coef=0.01, surrogate=partial(surrogates.clip, clip_low=0.1)),
+        objectives.Objective(
+            aggregation=rule, kl_coef=0.1, entropy_coef=0.01, surrogate=partial(surrogates.clip, clip_low=0.1)
+        ),
         **changes,
     )
 
@@ -147,7 +159,9 @@ def test_a_mini_batch_of_padding_rows_alone_moves_nothing(policy, batch):
     nothing = replace(
         batch, group_ids=np.full_like(batch.group_ids, -1), loss_mask=np.zeros_like(batch.loss_mask)
     )
-    gradient, metrics = one_step(policy, nothing, objective=objective_for(aggregation.balanced), micro_batches=2)
+    gradient, metrics = one_step(
+        policy, nothing, objective=objective_for(aggregation.balanced), micro_batches=2
+    )
     assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(gradient))
     assert metrics["update/skipped"] == 0 and metrics["grad/norm"] == 0
 
@@ -155,7 +169,9 @@ def test_a_mini_batch_of_padding_rows_alone_moves_nothing(policy, batch):
 def test_without_old_log_probs_the_policy_is_its_own_old_policy(policy, batch):
     log_probs, params = policy
     objective = objective_for(aggregation.token)
-    now = np.asarray(make_log_prob_pass(log_probs=log_probs, mesh=sharding.make_mesh(1), micro_batches=2)(params, batch))
+    now = np.asarray(
+        make_log_prob_pass(log_probs=log_probs, mesh=sharding.make_mesh(1), micro_batches=2)(params, batch)
+    )
     stored = one_step(policy, replace(batch, old_log_probs=now), objective=objective, micro_batches=2)
     implied = one_step(policy, replace(batch, old_log_probs=None), objective=objective, micro_batches=2)
     assert_same(stored, implied)
@@ -185,7 +201,13 @@ def test_supervised_loss_is_the_mean_over_tokens_however_cut(policy, batch):
             log_probs=log_probs, optimizer=optax.sgd(1.0), mesh=mesh, micro_batches=micro_batches
         )
         state = TrainState(
-            params=params, optimizer=optax.sgd(1.0).init(params), key=zero, step=zero, warm=zero, cursor=zero, skipped=zero
+            params=params,
+            optimizer=optax.sgd(1.0).init(params),
+            key=zero,
+            step=zero,
+            warm=zero,
+            cursor=zero,
+            skipped=zero,
         )
         after, metrics = update(sharding.replicate(state, mesh), sharding.split_rows(batch, mesh))
         np.testing.assert_allclose(float(metrics["warm_start/loss"]), expected, rtol=1e-5)
