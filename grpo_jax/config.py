@@ -103,8 +103,8 @@ class PresetData:
     """A well-known problem set, with its fields, prompt and answers as `grpo_jax.tasks.presets` describes them."""
 
     name: str = "gsm8k"
-    """gsm8k, math, math500, dapo17k, polaris, svamp, aime24, aime25, amc23, minerva, olympiadbench, hmmt25, humaneval, mbpp or
-    livecodebench."""
+    """gsm8k, math, math500, dapo17k, polaris, svamp, aime24, aime25, amc23, minerva, olympiadbench, hmmt25, humaneval,
+    mbpp or livecodebench."""
     path: str = ""
     """Where its file is, as in FileData.path; empty looks in the folder that GRPO_JAX_DATA names."""
     held_out_path: str | None = None
