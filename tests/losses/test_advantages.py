@@ -44,6 +44,12 @@ def test_fault_16_equal_rewards_give_exactly_zero_whatever_the_mean_rounds_to():
             assert np.all(np.asarray(values) == 0), (count, scale)
 
 
+def test_a_large_group_s_rounding_is_no_larger():
+    """The mean of 5000 times .7, summed in float32, is off by more than the tolerance."""
+    rewards = np.full(5000, 0.7, np.float32)
+    assert np.all(advantages(rewards, scale=no_scale) == 0)
+
+
 @settings(max_examples=12, deadline=None)
 @given(st.permutations(range(5)), st.integers(-6, 6), st.sampled_from([group_std, no_scale, batch_std]))
 def test_advantages_within_rounding_of_zero_take_no_side_in_any_row_order(order, exponent, scale):

@@ -228,15 +228,53 @@ def test_without_a_kl_coefficient_no_reference_is_needed_and_no_kl_is_reported()
     assert "kl/ref" not in totals.finalize() and "entropy/mean" not in totals.finalize()
 
 
+def weights_of(rule, rows):
+    advantages = rows["rewards"] - 0.4
+    return objective.weights(
+        replace(GRPO, aggregation=rule),
+        advantages=advantages,
+        loss_mask=rows["loss_mask"],
+        group_ids=rows["group_ids"],
+        num_groups=NUM_GROUPS,
+    )
+
+
 def test_regularisers_are_averaged_without_signs():
-    """Under a balanced rule, KL and entropy are means over each group's tokens, as `token` makes them."""
+    """KL and entropy have no sign: under the balanced rules they are means over each group's tokens."""
     rows = batch()
-    ones = jnp.ones_like(rows["entropy"])
+    for name, rule in RULES.items():
+        blind = RULES["token"] if name.startswith("balanced") else rule
+        regulariser = weights_of(rule, rows).regulariser
+        np.testing.assert_array_equal(regulariser, weights_of(blind, rows).policy, err_msg=name)
     base, _, _ = evaluate(recipes.balanced(), rows)
-    method = recipes.balanced(entropy_coef=0.5, kl=kl.k1, kl_coef=0.25)
-    shifted = rows | {"entropy": ones, "ref_log_probs": rows["log_probs"] + 1.0}
-    value, _, _ = evaluate(method, shifted)
-    np.testing.assert_allclose(value - base, -0.5 * 1 + 0.25 * -1, rtol=1e-5)
+    value, _, _ = evaluate(recipes.balanced(entropy_coef=0.5, kl=kl.k1, kl_coef=0.25), rows)
+    token_means = np.sum(
+        np.where(rows["loss_mask"], weights_of(RULES["token"], rows).policy[:, None], 0)
+        * (0.25 * np.asarray(rows["log_probs"] - rows["ref_log_probs"]) - 0.5 * np.asarray(rows["entropy"]))
+    )
+    np.testing.assert_allclose(value - base, token_means, rtol=1e-5)
+
+
+def test_lengths_are_counted_exactly_however_coarse_the_inputs():
+    """bfloat16 cannot count beyond 256."""
+    made = objective.weights(
+        GRPO,
+        advantages=jnp.ones(1, jnp.bfloat16),
+        loss_mask=jnp.ones((1, 1001), bool),
+        group_ids=jnp.zeros(1, jnp.int32),
+    )
+    np.testing.assert_allclose(made.policy, 1 / 1001, rtol=1e-6)
+
+
+def test_padding_rows_and_empty_sequences_weigh_nothing_under_any_rule():
+    rows = pad_rows(batch(), 2)
+    rows["rewards"] = jnp.where(rows["group_ids"] < 0, 1.0, rows["rewards"])
+    rows["loss_mask"] = rows["loss_mask"].at[4].set(False)
+    for name, rule in RULES.items():
+        made = weights_of(rule, rows)
+        np.testing.assert_array_equal(np.flatnonzero(made.policy == 0), [4, 12, 13], err_msg=name)
+        np.testing.assert_array_equal(np.flatnonzero(made.regulariser == 0), [4, 12, 13], err_msg=name)
+        np.testing.assert_array_equal(np.flatnonzero(~made.counted), [12, 13])
 
 
 def test_an_unscored_row_is_as_if_never_sampled():
