@@ -63,7 +63,7 @@ def accumulation(method: objective.Objective):
     return compiled(accumulate)
 
 
-def test_one_micro_batch_equals_four_that_split_groups():
+def test_faults_4_6_and_11_four_micro_batches_that_split_groups_equal_one():
     rows = batch()
     for name, method in METHODS.items():
         whole = evaluate(method, rows)
@@ -75,7 +75,7 @@ def test_one_micro_batch_equals_four_that_split_groups():
             np.testing.assert_allclose(metrics[metric], value, rtol=1e-5, atol=1e-7, err_msg=metric)
 
 
-def test_eight_devices_equal_one_with_groups_split_between_them():
+def test_fault_5_eight_devices_that_split_groups_equal_one():
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     rows = batch()
 
@@ -135,7 +135,7 @@ def test_anchor_and_advantages_of_sharded_rewards_equal_those_of_all():
 
 
 @pytest.mark.parametrize("under_mask", [-jnp.inf, jnp.nan, 200.0])
-def test_what_lies_under_the_mask_reaches_neither_value_nor_gradient(under_mask):
+def test_fault_13_what_lies_under_the_mask_reaches_neither_value_nor_gradient(under_mask):
     rows = batch()
     for method in (METHODS["regularised"], DFPO, METHODS["hadw"], CORRECTED):
         clean = evaluate(method, rows)
@@ -149,7 +149,7 @@ def test_what_lies_under_the_mask_reaches_neither_value_nor_gradient(under_mask)
         assert all(np.isfinite(x) for x in totals.finalize().values())
 
 
-def test_log_ratio_of_200_under_the_mask_by_hand():
+def test_fault_13_a_log_ratio_of_200_under_the_mask_by_hand():
     """Two tokens, log-ratios 0.1 and 200, the second masked: the second's gradient is 0, not NaN."""
     rows = batch(rows=6, tokens=2) | {
         "log_probs": jnp.asarray([[0.1, 200.0]] * 6),
@@ -160,7 +160,7 @@ def test_log_ratio_of_200_under_the_mask_by_hand():
     assert np.isfinite(value) and np.all(gradient[:, 1] == 0) and np.any(gradient[:, 0] != 0)
 
 
-def test_an_empty_mask_and_an_empty_side_give_zero_not_nan():
+def test_fault_12_an_empty_mask_and_an_empty_side_give_zero_not_nan():
     rows = batch()
     for method in METHODS.values():
         nothing = rows | {"loss_mask": jnp.zeros_like(rows["loss_mask"])}
@@ -202,7 +202,7 @@ def test_bfloat16_inputs_lose_less_than_1e_4():
             np.testing.assert_allclose(metric, wanted[2].finalize()[name], rtol=1e-4, atol=1e-7)
 
 
-def test_fault_41_the_first_update_has_ratio_1_and_the_plain_policy_gradient():
+def test_faults_30_and_41_the_first_update_has_ratio_1_and_the_plain_policy_gradient():
     rows = batch()
     on_policy = rows | {"old_log_probs": rows["log_probs"]}
     _, gradient, totals = evaluate(recipes.grpo(), on_policy)
@@ -221,7 +221,7 @@ def test_fault_43_loss_is_0_on_policy_at_equal_lengths_and_its_gradient_is_not()
     assert abs(value) < 1e-6 and np.linalg.norm(gradient) > 0.1
 
 
-def test_without_a_kl_coefficient_no_reference_is_needed_and_no_kl_is_reported():
+def test_faults_0_and_43_without_a_kl_coefficient_no_reference_is_needed_and_no_kl_is_reported():
     rows = batch()
     given = prepare(recipes.grpo(), rows) | {"ref_log_probs": None, "entropy": None}
     _, _, totals = loss_and_gradient(recipes.grpo(), rows["log_probs"], given)
@@ -275,6 +275,18 @@ def test_padding_rows_and_empty_sequences_weigh_nothing_under_any_rule():
         np.testing.assert_array_equal(np.flatnonzero(made.policy == 0), [4, 12, 13], err_msg=name)
         np.testing.assert_array_equal(np.flatnonzero(made.regulariser == 0), [4, 12, 13], err_msg=name)
         np.testing.assert_array_equal(np.flatnonzero(~made.counted), [12, 13])
+
+
+def test_fault_15_an_unscored_reward_is_not_in_any_mean():
+    """Rewards 1, NaN, 0: the mean is .5 over the two that were scored."""
+    _, _, metrics = objective.advantages(
+        GRPO,
+        rewards=jnp.asarray([1.0, jnp.nan, 0.0]),
+        scored=jnp.asarray([True, False, True]),
+        group_ids=jnp.zeros(3, jnp.int32),
+    )
+    assert metrics["reward/mean"] == 0.5
+    assert all(np.isfinite(x) for x in metrics.values())
 
 
 def test_an_unscored_row_is_as_if_never_sampled():
