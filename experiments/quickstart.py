@@ -21,7 +21,7 @@ config = Config(
     data=ArithmeticData(operations=("+",), max_digits=2, carries="required", held_out_fraction=0.2),
     model=ModelConfig(num_layers=4, width=144, mlp_width=432, num_heads=4, num_kv_heads=4, head_dim=36, max_position=32, remat=False),
     reward=RewardConfig(functions=(RewardFunction("exact_match"),)),
-    rollout=RolloutConfig(batch_size=32, group_size=16, max_prompt_length=8, max_completion_length=5),
+    rollout=RolloutConfig(batch_size=32, group_size=16, max_prompt_length=7, max_completion_length=4),
     loss=LossConfig(aggregation="balanced"),
     warm_start=WarmStartConfig(
         steps=300, batch_size=128, optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50, weight_decay=0.01)

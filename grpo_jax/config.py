@@ -73,7 +73,7 @@ class TokenizerConfig:
     """How text becomes token ids."""
 
     kind: Literal["characters", "transformers"] = "characters"
-    """"characters" is built in and needs no download; "transformers" loads `path`."""
+    """"characters" is built in (ASCII characters, else UTF-8 bytes); "transformers" loads `path`."""
     path: str = ""
     """Folder or hub id of a Transformers tokenizer."""
     chat: bool = False

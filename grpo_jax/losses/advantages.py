@@ -102,3 +102,12 @@ def _std(values: Float[Array, "N"], groups: Groups, ddof: int) -> Float[Array, "
     """Square root of Σ (x − mean)² / (n − ddof), two passes; 0 where n ≤ ddof."""
     squares = groups.sum(group_mean(values, groups) ** 2)
     return jnp.sqrt(divide(squares, jnp.maximum(groups.size - ddof, 0)))
+
+
+BASELINES: dict[str, Baseline] = {"group_mean": group_mean, "leave_one_out": leave_one_out}
+SCALES: dict[str, Scale] = {
+    "group_std": group_std,
+    "batch_std": batch_std,
+    "batch_advantage_std": batch_advantage_std,
+    "none": no_scale,
+}

@@ -111,6 +111,21 @@ def balanced_unit(
     return divide(per_token, size)
 
 
+RULES: dict[str, Callable] = {
+    rule.__name__: rule
+    for rule in (
+        sequence,
+        sequence_sum,
+        token,
+        batch_token,
+        constant,
+        balanced,
+        balanced_mass,
+        balanced_unit,
+    )
+}
+"""The rules by name; `constant` is called with its max_length to give one."""
+
 SIGN_BLIND: dict[Rule, Rule] = {balanced: token, balanced_mass: token, balanced_unit: token}
 """What averages the KL and entropy terms, which have no sign, where it is not the rule itself."""
 

@@ -116,3 +116,6 @@ def fix_drift(
         return jnp.where(member, aggregation * pullback(divide(cotangents, aggregation)), 0.0)
 
     return divide(jnp.where(member, transformed, weighed), aggregation), pull_through
+
+
+TRANSFORMS: dict[str, Transform] = {"none": none, "min_replace": min_replace, "orth_proj": orth_proj}

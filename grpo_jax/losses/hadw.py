@@ -22,9 +22,7 @@ from jaxtyping import Array, Float, Int
 from grpo_jax.losses.groups import Groups, check, divide
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class HistoryState:
+class HistoryState(NamedTuple):
     """What the anchor remembers: its last `memory` posterior beliefs and batch means, newest last.
 
     The initial belief counts as a belief. Slots not yet reached hold 0 and are never read.
@@ -173,7 +171,7 @@ def update(options: HADW, state: HistoryState, batch_mean: Float[Array, ""]) -> 
     return after, Anchors(prior, posterior, eta)
 
 
-def to_unit_range(rewards: Float[Array, "N"], reward_range: tuple[float, float]) -> Float[Array, "N"]:
+def to_unit_range(rewards: Float[Array, "..."], reward_range: tuple[float, float]) -> Float[Array, "..."]:
     """Rewards mapped from `reward_range` to [0, 1]."""
     low, high = reward_range
     return (rewards - low) / (high - low)
@@ -237,3 +235,6 @@ def reweigh(
 
 def _push(buffer: Float[Array, "memory"], value: Float[Array, ""]) -> Float[Array, "memory"]:
     return jnp.append(buffer[1:], value)
+
+
+UPDATES: dict[str, Callable[..., Update]] = {"soft": soft, "window": window, "ema": ema, "fixed": fixed}

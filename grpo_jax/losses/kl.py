@@ -40,3 +40,6 @@ def k3(d: Float[Array, "..."]) -> Float[Array, "..."]:
         d - LINEAR_FROM, 0.0
     )  # not d - near, whose two gradients cancel only in exact arithmetic
     return jnp.expm1(near) - near + jnp.expm1(LINEAR_FROM) * beyond
+
+
+ESTIMATORS: dict[str, KL] = {"k1": k1, "k2": k2, "k3": k3}

@@ -24,9 +24,9 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from grpo_jax.losses import aggregation, dfpo, hadw, ratios, sampler, surrogates
 from grpo_jax.losses.advantages import Advantage, advantage
 from grpo_jax.losses.aggregation import SIGN_BLIND, Rule
-from grpo_jax.losses.diagnostics import Totals, token_means
-from grpo_jax.losses.groups import Groups, as_float, check, group_rows
-from grpo_jax.losses.kl import KL, k2, k3
+from grpo_jax.losses.diagnostics import Totals, reward_metrics, token_means, token_reports
+from grpo_jax.losses.groups import Groups, as_float, check, check_values, group_rows
+from grpo_jax.losses.kl import KL, k2
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,15 @@ def advantages(
     groups = group_rows(group_ids, num_groups, axis_name)
     if scored is not None:
         groups = groups.only(scored)
+    check_values(
+        jnp.isfinite(rewards) | ~groups.counted, "rewards: expected finite values where scored", rewards
+    )
     rewards = jnp.where(groups.counted, as_float(rewards), 0.0)
     values = objective.advantage(rewards, groups)
-    metrics = {}
+    reward_range = (0.0, 1.0) if objective.history is None else objective.history.reward_range
+    metrics = reward_metrics(rewards, groups, reward_range=reward_range)
     if objective.history is not None:
-        values, history, metrics = hadw.reweigh(
+        values, history, difficulty = hadw.reweigh(
             objective.history,
             history,
             advantages=values,
@@ -132,6 +136,7 @@ def advantages(
             groups=groups,
             batch_mean=batch_mean,
         )
+        metrics |= difficulty
     return values, history, metrics
 
 
@@ -261,26 +266,25 @@ def loss(
         policy_loss -= jnp.sum(group_constants.cotangents * (own_ratio - jax.lax.stop_gradient(own_ratio)))
 
     total = policy_loss
-    reports = terms.reports | {
-        "kl/old": k3(-terms.log_ratio),
-        "ratio/mean": terms.ratio,
-        "ratio/square": terms.ratio**2,
-    }
+    to_reference = log_gap = None
     if ref_log_probs is not None:
-        to_reference = masked(ref_log_probs, mask) - masked(log_probs, mask)
-        reports["kl/ref"] = k3(to_reference)
+        to_reference = masked(ref_log_probs, mask) - terms.log_probs
         if objective.kl_coef != 0:
             total += objective.kl_coef * jnp.sum(regulariser_weights * objective.kl(to_reference))
     if entropy is not None:
         entropy = masked(entropy, mask)
-        reports["entropy/mean"] = entropy
         if objective.entropy_coef != 0:
             total -= objective.entropy_coef * jnp.sum(regulariser_weights * entropy)
     if sampler_log_probs is not None:
-        reports["sampler/log_prob_gap"] = jnp.abs(
-            masked(old_log_probs, mask) - masked(sampler_log_probs, mask)
-        )
+        log_gap = masked(old_log_probs, mask) - masked(sampler_log_probs, mask)
 
+    reports = terms.reports | token_reports(
+        log_ratio=terms.log_ratio,
+        ratio=terms.ratio,
+        to_reference=to_reference,
+        entropy=entropy,
+        log_gap=log_gap,
+    )
     return total, Totals(
         means=token_means(reports, mask),
         sums={"loss/policy": jax.lax.stop_gradient(policy_loss)},
@@ -290,6 +294,7 @@ def loss(
 
 class _PolicyTerms(NamedTuple):
     mask: Bool[Array, "n T"]
+    log_probs: Float[Array, "n T"]
     log_ratio: Float[Array, "n T"]
     ratio: Float[Array, "n T"]
     surrogate: Float[Array, "n T"]
@@ -311,6 +316,8 @@ def _policy_terms(
     log_ratio = log_probs - old_log_probs
     ratio = objective.ratio(log_ratio, mask)
     surrogate, reports = objective.surrogate(ratio, log_probs, as_float(advantages)[:, None])
+    if objective.ratio is ratios.sequence_product:
+        reports = reports | {"ratio/clamped_fraction": ratios.is_clamped(log_ratio, mask)}
     if objective.sampler_correction is not None:
         check(
             sampler_log_probs is not None,
@@ -319,7 +326,7 @@ def _policy_terms(
         log_gap = jax.lax.stop_gradient(old_log_probs - masked(sampler_log_probs, mask))
         factor, corrections = objective.sampler_correction(log_gap, mask)
         surrogate, reports = factor * surrogate, reports | corrections
-    return _PolicyTerms(mask, log_ratio, ratio, surrogate, reports)
+    return _PolicyTerms(mask, log_probs, log_ratio, ratio, surrogate, reports)
 
 
 def masked(x: Float[Array, "n T"], mask: Bool[Array, "n T"]) -> Float[Array, "n T"]:

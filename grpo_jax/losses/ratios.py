@@ -42,10 +42,24 @@ def sequence_product(log_ratio: Float[Array, "n T"], mask: Bool[Array, "n T"]) -
     """exp(Σ_t log_ratio_it), the sequence's probability ratio, its logarithm clamped to ±20 (DFPO, arXiv
     2604.13088v1).
     """
-    product = jnp.sum(log_ratio, axis=-1, keepdims=True, where=mask)
-    return jnp.broadcast_to(jnp.exp(jnp.clip(product, -PRODUCT_LIMIT, PRODUCT_LIMIT)), log_ratio.shape)
+    log_product = jnp.clip(_sum(log_ratio, mask), -PRODUCT_LIMIT, PRODUCT_LIMIT)
+    return jnp.broadcast_to(jnp.exp(log_product), log_ratio.shape)
+
+
+def is_clamped(log_ratio: Float[Array, "n T"], mask: Bool[Array, "n T"]) -> Bool[Array, "n T"]:
+    """Tokens of sequences whose `sequence_product` meets its limit, and so loses value and gradient."""
+    return jnp.broadcast_to(jnp.abs(_sum(log_ratio, mask)) > PRODUCT_LIMIT, log_ratio.shape)
+
+
+def _sum(log_ratio: Float[Array, "n T"], mask: Bool[Array, "n T"]) -> Float[Array, "n 1"]:
+    return jnp.sum(log_ratio, axis=-1, keepdims=True, where=mask)
 
 
 def _mean(log_ratio: Float[Array, "n T"], mask: Bool[Array, "n T"]) -> Float[Array, "n 1"]:
     lengths = jnp.sum(mask, axis=-1, keepdims=True, dtype=log_ratio.dtype)
-    return divide(jnp.sum(log_ratio, axis=-1, keepdims=True, where=mask), lengths)
+    return divide(_sum(log_ratio, mask), lengths)
+
+
+RATIOS: dict[str, Ratio] = {
+    ratio.__name__: ratio for ratio in (token, sequence, sequence_token, sequence_product)
+}

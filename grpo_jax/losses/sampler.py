@@ -47,3 +47,6 @@ def band(
     ratio = level(log_gap, mask)
     inside = (ratio >= low) & (ratio <= high)
     return inside.astype(ratio.dtype), {"sampler/masked_fraction": ~inside}
+
+
+CORRECTIONS: dict[str, Callable] = {"truncate": truncate, "band": band}

@@ -84,3 +84,8 @@ def sapo(
     """
     tau = jnp.where(advantages > 0, tau_positive, tau_negative)
     return jax.nn.sigmoid(tau * (ratio - 1)) * (4 / tau) * advantages, {}
+
+
+SURROGATES: dict[str, Callable] = {
+    surrogate.__name__: surrogate for surrogate in (clip, reinforce, cispo, sapo)
+}

@@ -193,10 +193,11 @@ def _characters():
     from transformers import PreTrainedTokenizerFast
 
     special = ("<pad>", "<bos>", "<eos>")
-    vocabulary = {token: id for id, token in enumerate((*special, *CharacterTokenizer.alphabet))}
-    fast = Fast(models.WordLevel(vocabulary, unk_token=None))
+    tokens = (*special, *CharacterTokenizer.alphabet, *(f"<0x{byte:02X}>" for byte in range(256)))
+    vocabulary = {token: id for id, token in enumerate(tokens)}
+    fast = Fast(models.BPE(vocabulary, merges=[], byte_fallback=True))
     fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
-    fast.decoder = decoders.Fuse()
+    fast.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     fast.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
     fast.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     return PreTrainedTokenizerFast(

@@ -17,6 +17,7 @@ MUST_BE = {
     "attention_dropout": (0, 0.0, None),
     "rope_interleaved": (False, None),
     "partial_rotary_factor": (1, 1.0, None),
+    "use_mrope": (False, None),
     "quantization_config": (None,),
     "pruned_heads": ({}, None),
     "is_encoder_decoder": (False, None),
@@ -39,6 +40,8 @@ HARMLESS = {
     *("chunk_size_feed_forward", "id2label", "label2id", "problem_type", "tie_encoder_decoder", "is_decoder"),
     *("cross_attention_hidden_size", "finetuning_task", "task_specific_params", "tokenizer_class", "prefix"),
     *("_attn_implementation_autoset", "attn_implementation", "_attn_implementation"),
+    *("temperature", "top_k", "top_p", "do_sample", "max_length", "repetition_penalty"),
+    *("unsloth_fixed", "unsloth_version"),
 }
 """Fields about training, generation, tokens or bookkeeping; none changes a logit."""
 

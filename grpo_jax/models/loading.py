@@ -7,25 +7,28 @@ Nothing holds the model twice: every device shard is allocated once; tensors are
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache
 from typing import Literal, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from grpo_jax.models import families
 from grpo_jax.models.checkpoint_files import SafetensorsFolder
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hub import locate
-from grpo_jax.models.names import DERIVED, Slot, slots
+from grpo_jax.models.names import DERIVED, TENSORS, Slot, slots
 
 PIECE_BYTES = 32 * 2**20
 """Largest piece of a tensor on the host at one time."""
 
-Sharding = jax.sharding.Sharding
+_EMBEDDING = TENSORS["embedding"]
+
+Sharding = NamedSharding | SingleDeviceSharding
 ShardingRule = Callable[[str, tuple[int, ...]], Sharding]
 """(parameter name such as "blocks.query.kernel", shape) -> where it lives."""
 
@@ -80,7 +83,7 @@ def fill(config: ModelConfig, tensors: Tensors, *, sharding: ShardingRule | None
     structure, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
     parameters = {".".join(path): variable for path, variable in nnx.to_flat_state(abstract)}
     check(config, {name: variable.shape for name, variable in parameters.items()}, tensors)
-    first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    first = SingleDeviceSharding(jax.local_devices()[0])
     filled = []
     for path, variable in nnx.to_flat_state(abstract):
         name = ".".join(path)
@@ -121,63 +124,81 @@ def _repeats_embedding(name: str, config: ModelConfig, tensors: Tensors) -> bool
     if name != "lm_head.weight" or not config.tied_embeddings:
         return False
     shape = tensors.shapes[name]
-    if shape != tensors.shapes["model.embed_tokens.weight"]:
+    if shape != tensors.shapes[_EMBEDDING]:
         return False
+    blocks = _pieces(shape, Slot(name, "embedding", layer=None, transposed=False))
     return all(
-        np.array_equal(tensors.read(name, rows), tensors.read("model.embed_tokens.weight", rows))
-        for rows in _pieces((slice(0, shape[0]), slice(0, shape[1])), itemsize=4)
+        np.array_equal(*(tensors.read(n, (slice(r, r + rows), slice(None))) for n in (name, _EMBEDDING)))
+        for (r, _), (rows, _) in blocks
     )
 
 
 def _place(
     tensor_slots: list[Slot], shape: tuple[int, ...], dtype: jnp.dtype, sharding: Sharding, tensors: Tensors
 ) -> jax.Array:
-    """One parameter, shard by shard; devices that hold the same part share each read."""
-    holders: dict[tuple, list[jax.Device]] = {}
+    """One parameter, piece by piece on all devices at once; devices with the same part share each read."""
+    holders: dict[tuple[int, ...], list[jax.Device]] = {}
     for device, index in sharding.addressable_devices_indices_map(shape).items():
-        bounds = tuple(part.indices(size)[:2] for part, size in zip(index or (), shape, strict=True))
-        holders.setdefault(bounds, []).append(device)
-    shards = []
-    for bounds, devices in holders.items():
-        sizes = tuple(stop - start for start, stop in bounds)
-        copies = [jax.device_put(jnp.zeros(sizes, dtype, device=device), device) for device in devices]
-        for piece, offset in _shard_pieces(tensor_slots, bounds, tensors):
-            copies = [
-                _write(c, jax.device_put(piece, d), offset) for c, d in zip(copies, devices, strict=True)
-            ]
-        shards += copies
-    return jax.make_array_from_single_device_arrays(shape, sharding, shards)
+        start = tuple(part.indices(size)[0] for part, size in zip(index, shape, strict=True))
+        holders.setdefault(start, []).append(device)
+    shard_shape = sharding.shard_shape(shape)
+    array = jax.jit(jnp.zeros, static_argnums=(0, 1), out_shardings=sharding)(shape, dtype)
+    write = _writer(sharding)
+    for offset, size in _pieces(shard_shape, tensor_slots[0]):
+        parts = []
+        for start, devices in holders.items():
+            begin = tuple(a + b for a, b in zip(start, offset, strict=True))
+            part = _read(tensor_slots, begin, size, tensors)
+            parts += [jax.device_put(part, device) for device in devices]
+        whole = tuple(n * (a // b) for n, a, b in zip(size, shape, shard_shape, strict=True))
+        array = write(array, jax.make_array_from_single_device_arrays(whole, sharding, parts), offset)
+    return array
 
 
-def _shard_pieces(
-    tensor_slots: list[Slot], bounds: tuple[tuple[int, int], ...], tensors: Tensors
-) -> Iterator[tuple[np.ndarray, tuple[int, ...]]]:
-    """The tensors of one shard in pieces, each with its offset within the shard."""
-    for slot in tensor_slots:
-        if slot.layer is not None and not bounds[0][0] <= slot.layer < bounds[0][1]:
-            continue
-        own = bounds if slot.layer is None else bounds[1:]
-        stored = own[::-1] if slot.transposed else own
-        for index in _pieces(tuple(slice(*b) for b in stored), itemsize=4):
-            piece = tensors.read(slot.name, index)
-            offset = tuple(part.start - start for part, (start, _) in zip(index, stored, strict=True))
-            if slot.transposed:
-                piece, offset = piece.T, offset[::-1]
-            if slot.layer is not None:
-                piece, offset = piece[None], (slot.layer - bounds[0][0], *offset)
-            yield piece, offset
+def _read(
+    tensor_slots: list[Slot], start: tuple[int, ...], size: tuple[int, ...], tensors: Tensors
+) -> np.ndarray:
+    """A block of a parameter, which lies within one tensor: blocks of stacked parameters have one layer."""
+    slot = tensor_slots[0] if tensor_slots[0].layer is None else tensor_slots[start[0]]
+    index = tuple(slice(a, a + n) for a, n in zip(start, size, strict=True))
+    stored = index if slot.layer is None else index[1:]
+    block = tensors.read(slot.name, stored[::-1] if slot.transposed else stored)
+    return (block.T if slot.transposed else block).reshape(size)
 
 
-def _pieces(index: tuple[slice, ...], *, itemsize: int) -> Iterator[tuple[slice, ...]]:
-    """Cut an index along its first axis so that no piece is larger than PIECE_BYTES."""
-    rows, *rest = index
-    row_bytes = itemsize * math.prod(part.stop - part.start for part in rest)
-    step = max(PIECE_BYTES // row_bytes, 1)
-    for start in range(rows.start, rows.stop, step):
-        yield (slice(start, min(start + step, rows.stop)), *rest)
+def _pieces(shard_shape: tuple[int, ...], slot: Slot) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Offset and size of blocks of at most PIECE_BYTES: of one layer, some rows of the tensor as stored."""
+    lead = () if slot.layer is None else (1,)
+    own = shard_shape[len(lead) :]
+    axis = len(lead) + (len(own) - 1 if slot.transposed else 0)
+    rows = shard_shape[axis]
+    step = max(PIECE_BYTES * rows // (4 * math.prod(own)), 1)
+    for layer in range(shard_shape[0]) if lead else (0,):
+        for row in range(0, rows, step):
+            offset, size = [0] * len(shard_shape), [*lead, *own]
+            offset[axis], size[axis] = row, min(step, rows - row)
+            if lead:
+                offset[0] = layer
+            yield tuple(offset), tuple(size)
 
 
-@partial(jax.jit, donate_argnums=0)
-def _write(shard: jax.Array, piece: jax.Array, offset: tuple[int, ...]) -> jax.Array:
-    """Put a piece in place; the donated shard is updated where it lies."""
-    return jax.lax.dynamic_update_slice(shard, piece.astype(shard.dtype), offset)
+@cache
+def _writer(sharding: Sharding) -> Callable[[jax.Array, jax.Array, tuple[int, ...]], jax.Array]:
+    """Put a block of every shard in place; the donated array is updated where it lies."""
+
+    def write(array: jax.Array, block: jax.Array, offset: tuple[int, ...]) -> jax.Array:
+        return jax.lax.dynamic_update_slice(array, block.astype(array.dtype), offset)
+
+    if not sharding.is_fully_replicated:
+        # Mesh axes of size 1 split nothing, and manual ones are trouble on CPU.
+        parts = [(part,) if isinstance(part, str) else part or () for part in sharding.spec]
+        parts = [tuple(name for name in part if sharding.mesh.shape[name] > 1) for part in parts]
+        spec = PartitionSpec(*parts)
+        write = jax.shard_map(
+            write,
+            mesh=sharding.mesh,
+            in_specs=(spec, spec, PartitionSpec()),
+            out_specs=spec,
+            axis_names=set().union(*parts),
+        )
+    return jax.jit(write, donate_argnums=0)

@@ -79,12 +79,13 @@ def generation_stop_ids(folder: Path) -> tuple[int, ...]:
 
 
 class CharacterTokenizer:
-    """One id per printable ASCII character and newline; needs no files."""
+    """One id per printable ASCII character and newline, and UTF-8 bytes for all else; needs no files."""
 
     alphabet = "\n" + "".join(sorted(set(string.printable) - set(string.whitespace) | {" "}))
     pad_id, bos_id, eos_id = 0, 1, 2
     stop_ids = (eos_id,)
-    vocab_size = len(alphabet) + 3
+    first_byte = len(alphabet) + 3
+    vocab_size = first_byte + 256
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         if not isinstance(prompt, str):
@@ -97,16 +98,21 @@ class CharacterTokenizer:
         return [*self._encode(text), self.eos_id]
 
     def decode(self, ids: Iterable[int]) -> str:
-        return "".join(self.alphabet[i - 3] for i in ids if 3 <= i < self.vocab_size)
+        """Bytes that are not UTF-8 become U+FFFD, one for each stretch the standard decoder gives up on."""
+        encoded = bytearray()
+        for id in ids:
+            if self.first_byte <= id < self.vocab_size:
+                encoded.append(id - self.first_byte)
+            elif 3 <= id < self.first_byte:
+                encoded += self.alphabet[id - 3].encode()
+        return encoded.decode(errors="replace")
 
     def _encode(self, text: str) -> list[int]:
-        try:
-            return [_CHARACTER_IDS[character] for character in text]
-        except KeyError as error:
-            raise ValueError(
-                f"the character tokenizer knows printable ASCII and newline,"
-                f" not {error.args[0]!r} in {text!r}"
-            ) from None
+        ids: list[int] = []
+        for character in text:
+            known = _CHARACTER_IDS.get(character)
+            ids += [self.first_byte + byte for byte in character.encode()] if known is None else [known]
+        return ids
 
 
 _CHARACTER_IDS = {character: index for index, character in enumerate(CharacterTokenizer.alphabet, start=3)}

@@ -47,16 +47,6 @@ def number_match(problem: Problem, completion: str) -> float:
     return float(last_number(completion) == reference)
 
 
-def format(problem: Problem, completion: str, *, pattern: str) -> float:
-    """1 if the completion, white space around it aside, matches the whole of a regular expression.
-
-    "." matches line ends too.
-    The pattern runs on what the model wrote: one with nested repetition, such as (a+)+, can take for ever.
-    """
-    text = completion.strip()
-    return float(len(text) <= MAX_CHARACTERS and re.fullmatch(pattern, text, re.DOTALL) is not None)
-
-
 def last_number(text: str) -> Fraction | None:
     """The last number in a text."""
     numbers = list(NUMBER.finditer(text[-MAX_CHARACTERS:]))

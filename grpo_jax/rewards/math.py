@@ -10,6 +10,7 @@ box outweighs those before it.
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 from grpo_jax.rewards import math_worker
@@ -129,10 +130,13 @@ def _verdict(result: Any) -> Verdict:
     return Verdict(result)
 
 
+def start() -> None:
+    """Start the workers, or say what is missing."""
+    _workers()
+
+
 @cache
 def _workers() -> Pool:
-    try:
-        import math_verify  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ValueError(f"reward math: {error}; pip install 'grpo_jax[math]'.") from None
+    if find_spec("math_verify") is None:
+        raise ValueError("reward math: there is no module math_verify: pip install 'grpo_jax[math]'.")
     return Pool(limits=Limits(), initializer=math_worker.start)

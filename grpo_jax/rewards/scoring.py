@@ -5,23 +5,24 @@ group's statistics, because a failure counted as 0 would teach the model that it
 """
 
 import inspect
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from grpo_jax.config import RewardFunction
 from grpo_jax.resolve import resolve
-from grpo_jax.rewards.builtin import exact_match, format, number_match
-from grpo_jax.rewards.math import math_all
+from grpo_jax.rewards import adapters, code, form, math
+from grpo_jax.rewards.builtin import exact_match, number_match
 from grpo_jax.rewards.reasoning_gym import reasoning_gym
 from grpo_jax.tasks.splitting import shorten
 from grpo_jax.types import Problem
 
-Reward = Callable[[Problem, str], float | None]
+Reward = Callable[..., float | None]
+"""(problem, completion) -> a number, or None where it does not apply. One that has a parameter
+`completion_length` is also given the number of tokens, the stop token included."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,26 @@ class Batched:
     """
 
     function: Callable[..., Sequence[float | Exception | None]]
+    start: Callable[[], object] | None = None
+    """Called when the reward is built: raises if this machine lacks what it needs."""
 
 
 BUILTINS: dict[str, Callable[..., float | None] | Batched] = {
     "exact_match": exact_match,
     "number_match": number_match,
-    "format": format,
+    "math": Batched(math.math_all, start=math.start),
+    "code": Batched(code.code_all, start=code.start),
     "reasoning_gym": reasoning_gym,
-    "math": Batched(math_all),
+    "format": Batched(form.format_all),
+    "tags": form.tags,
+    "overlong": form.overlong,
+    "repetition": form.repetition,
+    "language": form.language,
 }
+
+LENGTH = "completion_length"
+ADAPTERS = {"trl": adapters.from_trl, "verl": adapters.from_verl}
+"""Prefixes of an import path, for functions with the signature of another program."""
 
 
 class Scores(NamedTuple):
@@ -64,6 +76,7 @@ class WeightedReward:
     name: str
     function: Reward | Batched
     weight: float
+    takes_length: bool = False
 
 
 def build(functions: Sequence[RewardFunction]) -> tuple[WeightedReward, ...]:
@@ -72,14 +85,15 @@ def build(functions: Sequence[RewardFunction]) -> tuple[WeightedReward, ...]:
         raise ValueError("reward.functions is empty, expected at least one reward.")
     built: list[WeightedReward] = []
     for described in functions:
-        if not math.isfinite(described.weight):
+        if not np.isfinite(described.weight):
             raise ValueError(f"reward.functions: the weight of {described.name!r} is {described.weight}.")
-        function = resolve(described.name, BUILTINS, "reward.functions")
+        function = _find(described.name)
         name = described.name.rpartition(":")[2]
         while name in (reward.name for reward in built):
             name += "_"
         bound = _bind(function, described.name, described.options)
-        built.append(WeightedReward(name=name, function=bound, weight=described.weight))
+        takes_length = _takes_length(function) and LENGTH not in described.options
+        built.append(WeightedReward(name, bound, described.weight, takes_length))
     return tuple(built)
 
 
@@ -89,14 +103,15 @@ def score(
     completions: Sequence[str],
     rewards: Sequence[WeightedReward],
     on_failure: Literal["error", "unscored"],
+    lengths: Sequence[int] | None = None,
 ) -> Scores:
-    """Judge completion n against problem n with every reward."""
+    """Judge completion n, of `lengths[n]` tokens, against problem n with every reward."""
     if len(problems) != len(completions):
         raise ValueError(f"score: {len(problems)} problems but {len(completions)} completions.")
     values = np.full((len(completions), len(rewards)), np.nan, np.float32)
     failures = []
     for k, reward in enumerate(rewards):
-        for n, value in enumerate(_judge(reward.function, problems, completions)):
+        for n, value in enumerate(_judge(reward, problems, completions, lengths)):
             try:
                 values[n, k] = _number(value)
             except Exception as error:
@@ -111,22 +126,38 @@ def score(
 
 
 def _judge(
-    function: Reward | Batched, problems: Sequence[Problem], completions: Sequence[str]
+    reward: WeightedReward,
+    problems: Sequence[Problem],
+    completions: Sequence[str],
+    lengths: Sequence[int] | None,
 ) -> Iterator[object]:
     """What a reward says of each completion, or the exception it raised."""
+    function = reward.function
     if isinstance(function, Batched):
-        values = function.function(problems, completions)
-        if len(values) != len(completions):
-            raise ValueError(
-                f"a batched reward returned {len(values)} values for {len(completions)} completions."
-            )
-        yield from values
+        yield from _judge_batch(function, problems, completions)
         return
-    for problem, completion in zip(problems, completions, strict=True):
+    if reward.takes_length and lengths is None:
+        raise ValueError(f"reward {reward.name!r} needs the number of tokens, which is not known here.")
+    for n, (problem, completion) in enumerate(zip(problems, completions, strict=True)):
         try:
-            yield function(problem, completion)
+            length = (
+                {"completion_length": int(lengths[n])} if reward.takes_length and lengths is not None else {}
+            )
+            yield function(problem, completion, **length)
         except Exception as error:
             yield error
+
+
+def _judge_batch(
+    function: Batched, problems: Sequence[Problem], completions: Sequence[str]
+) -> Sequence[object]:
+    try:
+        values = function.function(problems, completions)
+        if len(values) != len(completions):
+            raise ValueError(f"it returned {len(values)} values for {len(completions)} completions")
+        return values
+    except Exception as error:
+        return [error] * len(completions)
 
 
 def describe_failure(name: str, problem: Problem, completion: str, error: Exception) -> str:
@@ -141,18 +172,43 @@ def describe_failure(name: str, problem: Problem, completion: str, error: Except
     )
 
 
+def _find(name: str) -> Callable[..., Any] | Batched:
+    adapter, _, path = name.partition(":")
+    if adapter in ADAPTERS and ":" in path:
+        return Batched(ADAPTERS[adapter](resolve(path, {}, "reward.functions")))
+    function = resolve(name, BUILTINS, "reward.functions")
+    if inspect.iscoroutinefunction(function):
+        return Batched(adapters.from_coroutine(function))
+    return function
+
+
 def _bind(
-    function: Callable[..., float | None] | Batched, name: str, options: Mapping[str, object]
+    function: Callable[..., Any] | Batched, name: str, options: Mapping[str, object]
 ) -> Reward | Batched:
     if isinstance(function, Batched):
-        return Batched(_bind(function.function, name, options))
+        bound = _bind(function.function, name, options)
+        if function.start is not None:
+            function.start()
+        return Batched(bound)
+    given = dict(options)
+    if _takes_length(function):
+        given.setdefault(LENGTH, 0)
     try:
-        inspect.signature(function).bind(None, "", **options)
+        inspect.signature(function).bind(None, "", **given)
     except TypeError as error:
         raise ValueError(f"reward.functions: options {dict(options)} of {name!r}: {error}.") from None
     except ValueError:  # some callables written in C have no signature
         pass
     return partial(function, **options) if options else function
+
+
+def _takes_length(function: Callable[..., Any] | Batched) -> bool:
+    if isinstance(function, Batched):
+        return False
+    try:
+        return LENGTH in inspect.signature(function).parameters
+    except ValueError:
+        return False
 
 
 def _number(value: object) -> float:

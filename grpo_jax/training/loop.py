@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax import evaluation, keys, tasks
-from grpo_jax.losses import objective as objectives
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.engine import Sampling
 from grpo_jax.training import batches, sharding
@@ -118,13 +117,8 @@ def policy_step(run: Run, state: TrainState, journal: Journal) -> tuple[TrainSta
         scores = scoring.score(
             problems=problems, completions=texts, rewards=run.rewards, on_failure=config.reward.on_failure
         )
-        advantages, history, group_metrics = objectives.advantages(
-            run.objective,
-            rewards=jnp.asarray(scores.total),
-            scored=jnp.asarray(scores.scored),
-            group_ids=jnp.asarray(rollout.group_ids),
-            num_groups=len(examples),
-            history=state.history,
+        advantages, history, group_metrics = run.advantages(
+            jnp.asarray(scores.total), jnp.asarray(scores.scored), jnp.asarray(rollout.group_ids), state.history
         )
     with journal.timer("update"):
         state = replace(state, history=history)
@@ -152,8 +146,9 @@ def policy_step(run: Run, state: TrainState, journal: Journal) -> tuple[TrainSta
         scored=scores.scored,
         lengths=rollout.completion_lengths,
         stop_reasons=rollout.stop_reason,
+        advantages=np.asarray(advantages),
     )
-    return state, {**sampled, **group_metrics, **update_metrics}
+    return state, {**update_metrics, **sampled, **group_metrics}
 
 
 def update(run: Run, state: TrainState, batch: Batch, rollout: Rollout) -> tuple[TrainState, Mapping[str, float]]:

@@ -116,6 +116,7 @@ def rollout_metrics(
     scored: np.ndarray,
     lengths: np.ndarray,
     stop_reasons: np.ndarray,
+    advantages: np.ndarray,
 ) -> dict[str, float]:
     """Rewards and lengths of a rollout, before any mask.
 
@@ -125,11 +126,13 @@ def rollout_metrics(
         rewards: [N, K] each function's reward, NaN where it had none.
         names: [K] names of the reward functions.
         total: [N] weighted sums. scored: [N] whether the sum is a reward at all.
-        lengths: [N] tokens sampled, the truncated completions' included. stop_reasons: [N].
+        lengths: [N] tokens sampled, the truncated completions' included. stop_reasons, advantages: [N].
     """
     scored = np.asarray(scored, bool)
     columns = {f"rewards/{name}/mean": np.asarray(rewards)[:, k] for k, name in enumerate(names)}
     columns["reward/mean"] = np.where(scored, total, np.nan)
+    columns["length/positive_mean"] = np.where(np.asarray(advantages) > 0, lengths, np.nan)
+    columns["length/negative_mean"] = np.where(np.asarray(advantages) < 0, lengths, np.nan)
     present = {name: values[np.isfinite(values)] for name, values in columns.items()}
     return {
         **{name: float(values.mean()) for name, values in present.items() if values.size},

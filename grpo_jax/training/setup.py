@@ -12,7 +12,9 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from grpo_jax import experiment, keys, tasks
+from grpo_jax.losses import diagnostics
 from grpo_jax.losses import objective as objectives
+from grpo_jax.losses.groups import group_rows
 from grpo_jax.config import Config, OptimizerConfig
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.decoder import Decoder
@@ -51,6 +53,7 @@ class Run:
     mesh: Mesh
     engine: NativeEngine
     objective: objectives.Objective
+    advantages: Callable
     rewards: Sequence[scoring.WeightedReward]
     initial_params: Callable[[jax.Array], Any]
     optimizer: optax.GradientTransformation
@@ -102,6 +105,7 @@ def prepare(config: Config) -> Run:
         mesh=mesh,
         engine=NativeEngine(graphdef, max_prompt_length=rollout.max_prompt_length),
         objective=objective,
+        advantages=make_advantages(objective, num_groups=rollout.batch_size, best=sum(r.weight for r in rewards)),
         rewards=rewards,
         initial_params=jax.jit(lambda key: nnx.split(Decoder(model, rngs=nnx.Rngs(params=key)))[1]),
         optimizer=optimizer,
@@ -112,6 +116,7 @@ def prepare(config: Config) -> Run:
             mesh=mesh,
             num_groups=groups,
             micro_batches=micro_batches,
+            vocab_size=model.vocab_size,
         ),
         log_prob_pass=make_log_prob_pass(
             log_probs=log_probs, mesh=mesh, micro_batches=micro_batches * (rollout.batch_size // groups)
@@ -140,6 +145,7 @@ def initial_state(run: Run) -> TrainState:
         warm=jnp.int32(warm),
         cursor=jnp.int32(0),
         skipped=jnp.int32(0),
+        history=objectives.init_history(run.objective),
         ref_params=params if run.config.loss.kl_coef else None,
     )
     return sharding.replicate(state if warm else policy_stage(run, state), run.mesh)
@@ -156,6 +162,27 @@ def policy_stage(run: Run, state: TrainState) -> TrainState:
         skipped=jnp.int32(0),
         ref_params=jax.tree.map(jnp.copy, state.params) if run.config.loss.kl_coef else None,
     )
+
+
+def make_advantages(objective: objectives.Objective, *, num_groups: int, best: float) -> Callable:
+    """A jitted function (rewards, scored, group_ids, history) -> (advantages, history, metrics).
+
+    `best` is the summed reward of a completion that every reward function finds perfect (1 each).
+    """
+
+    def judge(rewards, scored, group_ids, history):
+        advantages, history, metrics = objectives.advantages(
+            objective,
+            rewards=rewards,
+            scored=scored,
+            group_ids=group_ids,
+            num_groups=num_groups,
+            history=history,
+        )
+        groups = group_rows(group_ids, num_groups, None).only(scored)
+        return advantages, history, diagnostics.reward_metrics(rewards, groups, reward_range=(0.0, best)) | metrics
+
+    return jax.jit(judge)
 
 
 def encode(problems: Sequence[Problem], tokenizer: Tokenizer, *, limit: int, what: str) -> list[Example]:

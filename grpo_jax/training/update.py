@@ -16,8 +16,10 @@ import optax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float
 
+from grpo_jax.losses import diagnostics
 from grpo_jax.losses import objective as objectives
 from grpo_jax.losses.diagnostics import Totals, token_means
+from grpo_jax.losses.groups import group_rows
 from grpo_jax.training import sharding
 from grpo_jax.training.log_probs import LogProbs
 from grpo_jax.types import Batch, TrainState
@@ -33,6 +35,7 @@ def make_update(
     mesh: Mesh,
     num_groups: int,
     micro_batches: int,
+    vocab_size: int,
 ) -> Step:
     """The jitted policy update of mini-batches of `num_groups` groups with ids in [0, num_groups).
 
@@ -42,7 +45,7 @@ def make_update(
     groups = {"num_groups": num_groups, "axis_name": axis}
 
     def mini_batch_constants(params: Any, batch: Batch):
-        """What the loss needs to know of the whole mini-batch: token weights, and DFPO's group constants."""
+        """What the loss needs to know of the whole mini-batch (token weights, DFPO's constants), and its diagnostics."""
         weights = objectives.weights(
             objective,
             advantages=batch.advantages,
@@ -51,7 +54,7 @@ def make_update(
             **groups,
         )
         if objective.transform is None:
-            return weights, None
+            return (weights, None), diagnose(batch, weights, None)
         now = jax.lax.stop_gradient(
             _over_micro_batches(lambda rows: log_probs(params, rows)[0], batch, micro_batches).reshape(
                 batch.completion_ids.shape
@@ -68,7 +71,24 @@ def make_update(
             sampler_log_probs=batch.sampler_log_probs if objective.sampler_correction else None,
             **groups,
         )
-        return weights, constants
+        return (weights, constants), diagnose(batch, weights, constants.weights)
+
+    def diagnose(batch: Batch, weights: objectives.Weights, constants: Float[Array, "N"] | None):
+        return diagnostics.batch_metrics(
+            advantages=batch.advantages,
+            token_weights=weights.policy,
+            loss_mask=batch.loss_mask,
+            completion_lengths=batch.completion_lengths,
+            groups=group_rows(batch.group_ids, num_groups, axis),
+            constants=constants,
+        ) | diagnostics.learning_tax(
+            batch.completion_ids,
+            batch.loss_mask,
+            weights.policy,
+            batch.advantages,
+            vocab_size=vocab_size,
+            axis_name=axis,
+        )
 
     def loss_of_rows(params: Any, rows: Batch, constants: Any):
         weights, group_constants = constants
@@ -87,7 +107,7 @@ def make_update(
             group_constants=group_constants,
         )
         gap = {"sampler/log_prob_gap": jnp.abs(old - rows.sampler_full_log_probs)}
-        return value, replace(totals, means={**totals.means, **token_means(gap, rows.loss_mask)})
+        return value, totals._replace(means={**totals.means, **token_means(gap, rows.loss_mask)})
 
     return _make_step(
         constants_of_batch=mini_batch_constants,
@@ -106,11 +126,11 @@ def make_supervised_update(
     def token_weight(params: Any, batch: Batch):
         del params
         weight = 1.0 / jnp.maximum(sharding.psum(batch.loss_mask.sum(), mesh), 1)
-        return jnp.full(batch.group_ids.shape, weight)
+        return jnp.full(batch.group_ids.shape, weight), {}
 
     def loss_of_rows(params: Any, rows: Batch, weight: Float[Array, "n"]):
         now = jnp.where(rows.loss_mask, log_probs(params, rows)[0], 0.0)
-        totals = Totals(token_means({"warm_start/loss": -now}, rows.loss_mask))
+        totals = Totals(means=token_means({"warm_start/loss": -now}, rows.loss_mask), sums={}, maxima={})
         return -(weight[:, None] * now).sum(), totals
 
     return _make_step(
@@ -134,10 +154,10 @@ def make_log_prob_pass(*, log_probs: LogProbs, mesh: Mesh, micro_batches: int):
 
 
 def make_gradient(*, constants_of_batch, loss_of_rows, mesh: Mesh, micro_batches: int):
-    """A function (params, batch) -> (gradients, loss, Totals), summed over micro-batches and devices."""
+    """A function (params, batch) -> (gradients, loss, Totals, metrics), summed over micro-batches and devices."""
 
     def shard(params: Any, batch: Batch):
-        constants = constants_of_batch(params, batch)
+        constants, metrics = constants_of_batch(params, batch)
         local = sharding.varying(params, mesh)
 
         def accumulate(gradients, inputs):
@@ -149,7 +169,8 @@ def make_gradient(*, constants_of_batch, loss_of_rows, mesh: Mesh, micro_batches
         gradients, (values, totals) = jax.lax.scan(accumulate, sharding.zeros_like(local), split)
         totals = totals.collapse()
         # The only reduction of gradients in the step; a psum inside the differentiated function would sit in every layer.
-        return sharding.psum(gradients, mesh), sharding.psum(values.sum(), mesh), totals.psum(sharding.axis_name(mesh))
+        gradients, value = sharding.psum((gradients, values.sum()), mesh)
+        return gradients, value, totals.psum(sharding.axis_name(mesh)), metrics
 
     return sharding.per_shard(shard, mesh, (PartitionSpec(), PartitionSpec(sharding.DATA)), PartitionSpec())
 
@@ -160,7 +181,7 @@ def _make_step(*, constants_of_batch, loss_of_rows, optimizer, mesh: Mesh, micro
     )
 
     def step(state: TrainState, batch: Batch):
-        gradients, value, totals = gradient(state.params, batch)
+        gradients, value, totals, metrics = gradient(state.params, batch)
         norm = optax.tree.norm(gradients)
         finite = jnp.isfinite(norm) & jnp.isfinite(value)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
@@ -170,7 +191,7 @@ def _make_step(*, constants_of_batch, loss_of_rows, optimizer, mesh: Mesh, micro
         )
         skipped = jnp.where(finite, 0, state.skipped + 1)
         new_state = replace(state, params=params, optimizer=optimizer_state, skipped=skipped)
-        return new_state, {**totals.finalize(), "grad/norm": norm, "update/skipped": 1.0 - finite}
+        return new_state, {**metrics, **totals.finalize(), "grad/norm": norm, "update/skipped": 1.0 - finite}
 
     return jax.jit(step, donate_argnums=0)
 

@@ -145,7 +145,7 @@ def test_the_character_tokenizer_becomes_a_transformers_one(tmp_path):
     ours = CharacterTokenizer()
     exporting.export_tokenizer(tmp_path, ours, temperature=1.0)
     theirs = load_tokenizer(kind="transformers", path=str(tmp_path))
-    for text in ("37+85=", "a\n b~", ours.alphabet):
+    for text in ("37+85=", "a\n b~", "Mary’s €5\t", ours.alphabet):
         assert theirs.encode_prompt(text) == ours.encode_prompt(text)
         assert theirs.encode_completion(text) == ours.encode_completion(text)
         assert theirs.decode(ours.encode_completion(text)) == text

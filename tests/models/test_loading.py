@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tracemalloc
 
 import jax
 import numpy as np
@@ -10,8 +11,11 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import load_file, save_file
 
-from grpo_jax.models import loading
+from grpo_jax.models import exporting, loading
 from grpo_jax.models.checkpoint_files import INDEX
+from grpo_jax.models.config import ModelConfig
+from grpo_jax.models.decoder import Decoder
+from grpo_jax.models.tokenizers import CharacterTokenizer
 
 torch = pytest.importorskip("torch")
 
@@ -49,14 +53,14 @@ def load(folder):
 
 
 def test_sharded_over_a_mesh_and_cast_it_holds_the_same_numbers(checkpoint, monkeypatch):
-    """Pieces of one row on purpose: every offset within every shard is exercised."""
-    monkeypatch.setattr(loading, "PIECE_BYTES", 1)
-    mesh = jax.make_mesh((3, 2), ("fsdp", "tensor"), devices=jax.devices()[:6])
+    """Pieces of a few rows on purpose: every offset within every shard is exercised."""
+    monkeypatch.setattr(loading, "PIECE_BYTES", 300)
+    mesh = jax.make_mesh((1, 3, 2), ("data", "fsdp", "tensor"), devices=jax.devices()[:6])
 
     def rule(name, shape):
         spec = {
             "blocks.query.kernel": (None, "fsdp", "tensor"),
-            "blocks.key.kernel": ("fsdp", None, "tensor"),
+            "blocks.key.kernel": ("fsdp", None, ("data", "tensor")),
             "embedding": (None, "fsdp"),
         }.get(name, ())
         return NamedSharding(mesh, PartitionSpec(*spec))
@@ -136,3 +140,20 @@ def test_pickles_are_refused(copy):
 def test_a_folder_without_a_config_says_so(tmp_path):
     with pytest.raises(ValueError, match=r"config\.json does not exist"):
         load(tmp_path)
+
+
+def test_the_host_holds_one_piece_at_a_time(tmp_path, monkeypatch):
+    """numpy's allocations while a 4 MB tensor is read in pieces of 64 KB; jax's own are the model itself."""
+    monkeypatch.setattr(loading, "PIECE_BYTES", 2**16)
+    config = ModelConfig(
+        vocab_size=2**14, num_layers=1, width=64, mlp_width=8, num_heads=1, num_kv_heads=1, head_dim=2
+    )
+    exporting.export_model(tmp_path / "large", Decoder(config, rngs=nnx.Rngs(0)), CharacterTokenizer())
+    loading.load_decoder(
+        str(tmp_path / "large"), config=config
+    )  # compiles, so that compiling is not measured
+    tracemalloc.start()
+    loading.load_decoder(str(tmp_path / "large"), config=config)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20

@@ -24,7 +24,7 @@ class TestCharacters:
     tokenizer = CharacterTokenizer()
 
     def test_golden_ids(self):
-        assert self.tokenizer.vocab_size == 99
+        assert self.tokenizer.vocab_size == 99 + 256
         assert self.tokenizer.encode_prompt("\n 1~") == [1, 3, 4, 21, 98]
         assert self.tokenizer.encode_completion("A") == [37, 2]
         assert self.tokenizer.decode([1, 37, 3, 2, 0]) == "A\n"
@@ -33,9 +33,11 @@ class TestCharacters:
         text = self.tokenizer.alphabet
         assert self.tokenizer.decode(self.tokenizer.encode_completion(text)) == text
 
-    def test_an_unknown_character_is_named(self):
-        with pytest.raises(ValueError, match="'é' in 'café'"):
-            self.tokenizer.encode_prompt("café")
+    def test_other_characters_are_their_utf8_bytes(self):
+        assert self.tokenizer.encode_completion("é")[:-1] == [99 + 0xC3, 99 + 0xA9]
+        for text in ("café", "Mary’s €5", "日本\t"):
+            assert self.tokenizer.decode(self.tokenizer.encode_completion(text)) == text
+        assert self.tokenizer.decode([99 + 0xC3]) == "\ufffd"  # what a model may well sample
 
     def test_messages_and_chat_are_refused(self):
         with pytest.raises(ValueError, match="no chat template"):

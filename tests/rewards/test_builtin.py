@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_jax.rewards.builtin import exact_match, format, last_number, number_match
+from grpo_jax.rewards.builtin import exact_match, last_number, number_match
 from grpo_jax.types import Problem
 
 
@@ -88,11 +88,3 @@ def test_hostile_text_is_read_in_bounded_time(hostile):
     start = time.process_time()
     assert number_match(problem("7"), hostile) == 0
     assert time.process_time() - start < 1
-
-
-@pytest.mark.parametrize(
-    ("completion", "value"),
-    [("<a>x\ny</a>", 1), ("  <a></a>\n", 1), ("so <a>x</a>", 0), ("<a>x</a> and more", 0)],
-)
-def test_format_matches_the_whole(completion, value):
-    assert format(problem("1"), completion, pattern="<a>.*</a>") == value

@@ -136,12 +136,15 @@ def test_a_missing_reward_leaves_the_mean_of_the_others():
         scored=np.array([True, False, True]),
         lengths=np.array([3, 9, 6]),
         stop_reasons=np.array([0, 1, 0]),
+        advantages=np.array([1.0, 0.0, -1.0]),
     )
     assert metrics == {
         "rewards/exact_match/mean": 0.5,
         "reward/mean": 0.5,  # rewards/format/mean has no value, so it is left out
         "reward/unscored_count": 1.0,
         "length/mean": 6.0,
+        "length/positive_mean": 3.0,
+        "length/negative_mean": 6.0,
         "length/total": 18.0,
         "length/truncated_fraction": pytest.approx(1 / 3),
     }
@@ -156,5 +159,6 @@ def test_truncated_completions_count_in_the_mean_length():
         scored=np.ones(2, bool),
         lengths=np.array([3, 9]),
         stop_reasons=np.array([0, 1]),
+        advantages=np.zeros(2),
     )
     assert metrics["length/mean"] == 6

@@ -74,6 +74,7 @@ def one_step(policy, batch, *, objective, devices=1, micro_batches=1, num_groups
         mesh=mesh,
         num_groups=num_groups,
         micro_batches=micro_batches,
+        vocab_size=29,
     )
     zero = jnp.int32(0)
     state = TrainState(

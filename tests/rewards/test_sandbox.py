@@ -1,0 +1,237 @@
+"""The sandbox: what a program tries, it must not be able to do; the self-test sees one that leaks."""
+
+import os
+import socket
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("pebble")
+
+from grpo_jax.rewards import code_worker, sandbox_probe
+from grpo_jax.rewards.code_worker import Cases, UnitTests
+from grpo_jax.rewards.launchers import LAUNCHERS
+from grpo_jax.rewards.pool import Limits, Pool
+from grpo_jax.rewards.sandbox import Exit, GuestLimits
+from tests.rewards.programs import BOMBS, ESCAPES, FORGERIES
+
+LIMITS = GuestLimits(cpu_seconds=1, wall_seconds=2, memory_bytes=256 << 20)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    pool = Pool(limits=Limits(cpu_seconds=60, wall_seconds=120), workers=1)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="module", params=LAUNCHERS)
+def launcher(request, pool):
+    missing = LAUNCHERS[request.param].missing()
+    if missing:
+        pytest.skip(missing)
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def run(pool, launcher):
+    """How a program ended, and what it printed."""
+
+    def run(program, text="", limits=LIMITS):
+        (result,) = pool.map(code_worker.run_script, [(launcher, program, text, limits)])
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory):
+    """Things outside that a program would like to reach, by the word that stands for each in its source."""
+    canary = tmp_path_factory.mktemp("outside") / "canary"
+    canary.write_text("secret")
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    listener = socket.create_server(("127.0.0.1", 0))
+    abstract = socket.socket(socket.AF_UNIX)
+    abstract.bind("\0grpo_jax_test_socket")
+    abstract.listen()
+    yield {
+        "CANARY": str(canary),
+        "PROJECT": os.path.join(root, "pyproject.toml"),
+        "ROOT": root,
+        "HOMEFOLDER": os.path.expanduser("~"),
+        "PORT": str(listener.getsockname()[1]),
+        "CALLER": str(os.getpid()),
+        "PACKAGES": repr([path for path in sys.path if path.endswith("site-packages")]),
+    }
+    assert canary.read_text() == "secret" and canary.stat().st_mode & 0o777 == 0o644
+    listener.close()
+    abstract.close()
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_escapes_are_stopped(run, launcher, targets, name):
+    program = ESCAPES[name]
+    for word, value in targets.items():
+        program = program.replace(word, value)
+    # In bubblewrap a process number or a shared-memory key means one of its own, whatever it is outside, and
+    # io_uring reaches no more than other calls.
+    own = "raise SystemExit" if launcher == "bubblewrap" else "pass"
+    program = program.replace("SEES_PIDS", own).replace("OWN_IPC", own) + "\nprint('ESCAPED')"
+    _, output = run(program)
+    assert output is not None and "ESCAPED" not in output
+
+
+def test_ordinary_programs_work(run):
+    program = """
+import asyncio, collections, json, math, random, re, subprocess, sys, tempfile, threading
+thread = threading.Thread(target=print, args=("thread",)); thread.start(); thread.join()
+async def three(): await asyncio.sleep(0.01); return 3
+print(asyncio.run(three()))
+with tempfile.TemporaryFile() as file: file.write(b"x")
+print(subprocess.run([sys.executable, "-c", "print('child')"], capture_output=True, text=True).stdout.strip())
+print(input()[::-1], sum(map(int, sys.stdin.read().split())))
+exit()
+"""
+    assert run(program, "abc\n1 2\n3\n") == (Exit("exit", 0), "thread\n3\nchild\ncba 6\n")
+
+
+def guests():
+    """Processes that run guests, of anyone."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/cmdline", "rb") as file:
+                if b"solver.py\0script\0" in file.read():
+                    found.append(entry)
+        except OSError:
+            pass
+    return found
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_end_within_their_limits_and_leave_nothing(run, name):
+    start = time.monotonic()
+    ended, output = run(BOMBS[name])
+    assert ended != Exit("exit", 0) or name == "fork bomb that sleeps"
+    assert time.monotonic() - start < LIMITS.wall_seconds + 8
+    assert output is None or len(output) <= code_worker.MAX_OUTPUT
+    for _ in range(50):
+        if not guests():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"left over: {guests()}")
+
+
+def test_nothing_is_left_for_a_later_case(pool, launcher):
+    program = """
+import os
+for path in ("left", "../left", "../../left", "/tmp/left_by_a_guest"):
+    try: print(open(path).read())
+    except OSError: pass
+    try: open(path, "w").write("left over")
+    except OSError: pass
+for other in ("../1", "../../0"):
+    try: print("saw", os.listdir(other))
+    except OSError: pass
+print(input())
+"""
+    cases = Cases(inputs=("1", "2", "3"), outputs=("1", "2", "3"))
+    job = (launcher, program, cases, LIMITS)
+    assert pool.map(run_cases, [job]) == [[True, True, True]]
+
+
+def run_cases(launcher, program, cases, limits):
+    return code_worker.run_cases(launcher, program, cases, limits, all_cases=True)
+
+
+@pytest.mark.parametrize("program", FORGERIES)
+def test_a_program_cannot_forge_its_own_result(pool, launcher, program):
+    tests = UnitTests("def g(x): return 1", ("assert f(1) == 2", "assert g(1) == 1 and f(2) == 3"), "f")
+    assert pool.map(code_worker.run_tests, [(launcher, program, tests, LIMITS)]) == [[False, False]]
+
+
+def test_values_cross_between_program_and_tests(pool, launcher):
+    program = """
+def same(x): return x
+def pairs(n): return ((i, i * i) for i in range(n))
+def wrong(): raise KeyError("no")
+from collections import Counter, namedtuple
+def count(s): return Counter(s)
+def point(): return namedtuple("P", "x y")(1, 2)
+"""
+    values = [
+        "None",
+        "True",
+        "3",
+        "2**70",
+        "1.5",
+        "float('inf')",
+        "'é\\ud800'",
+        "b'x'",
+        "1j",
+        "[1, (2, {3})]",
+        "{(1,): {2: None}}",
+    ]
+    tests = [f"assert same({v}) == {v} and type(same({v})) is type({v})" for v in values]
+    tests += ["x = same(float('nan')); assert x != x", "assert list(pairs(3)) == [(0, 0), (1, 1), (2, 4)]"]
+    tests += ["assert count('aab') == {'a': 2, 'b': 1} and point() == (1, 2)"]
+    tests += ["try: wrong()\nexcept KeyError: pass\nelse: assert False", "assert same(x=1) == 1"]
+    outcome = pool.map(code_worker.run_tests, [(launcher, program, UnitTests("", tuple(tests)), LIMITS)])
+    assert outcome == [[True] * len(tests)]
+
+
+def test_results_are_the_same_every_time(run):
+    program = "import random; print({'a', 'b', 'c', 'd'}, hash('x'))"
+    assert run(program)[1] == run(program)[1]
+
+
+def test_the_self_test_passes_where_the_sandbox_holds(pool, launcher):
+    assert pool.map(sandbox_probe.probe, [(launcher,)]) == [[]]
+
+
+class Leaky:
+    """No sandbox at all; for the self-test to refuse."""
+
+    name = "leaky"
+
+    def missing(self):
+        return None
+
+    def start(self, guest, limits):
+        import subprocess
+
+        from grpo_jax.rewards.launchers import _BubblewrapGuest, command, interpreter
+
+        streams = {"stdin": guest.stdin, "stdout": guest.stdout, "stderr": guest.stderr}
+        return _BubblewrapGuest(subprocess.Popen(command(interpreter(), guest), cwd=guest.folder, **streams))
+
+
+def refuse_leaky():
+    LAUNCHERS["leaky"] = Leaky()
+    return sandbox_probe.find_launcher(("leaky",))
+
+
+def test_the_self_test_refuses_what_is_no_sandbox(pool):
+    """Every promise that limits alone do not keep is seen to be broken."""
+    (error,) = pool.map(refuse_leaky, [()])
+    assert isinstance(error, ValueError) and "pip install 'grpo_jax[code]'" in str(error)
+    for hole in (
+        "connect by TCP, connect by an abstract socket, read a file outside",
+        "list the folder outside, write outside, write in /tmp, write in /dev/shm, change a file's mode",
+        "change a file's time, see the environment, see the parent's environment",
+        "signal a process outside, limit a process outside, start too many processes",
+        "send by UDP, take twice its memory",
+    ):
+        assert hole in str(error)
+
+
+def test_without_any_sandbox_the_error_says_how_to_get_one(monkeypatch):
+    for launcher in LAUNCHERS.values():
+        monkeypatch.setattr(type(launcher), "missing", lambda self: f"no {self.name} here")
+    with pytest.raises(
+        ValueError, match="sandlock: no sandlock here\n  bubblewrap: no bubblewrap here\nInstall"
+    ):
+        sandbox_probe.find_launcher()
