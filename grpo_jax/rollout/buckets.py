@@ -6,7 +6,8 @@ import numpy as np
 
 SHORTEST_PROMPT = 16
 FEWEST_SLOTS = 8  # below this a step costs reading the parameters, however few slots there are
-FEWEST_COLUMNS = 32
+FEWEST_COLUMNS = 64
+SHRINK = 4  # slots are given up by this factor: each size is another program to compile
 PREFILL_TOKENS = 4096  # bounds the memory of one prefill
 FIXED_PREFILL = 8  # prompts per prefill when there is to be one size of everything
 
@@ -27,6 +28,12 @@ class Sizes:
         while not self.fixed and count % 2 == 0 and count // 2 >= max(completions, FEWEST_SLOTS):
             count //= 2
         return count
+
+    def fewer_slots(self, slots: int, completions: int) -> int:
+        """What `slots` may shrink to when so many completions are left."""
+        while not self.fixed and slots % SHRINK == 0 and slots // SHRINK >= max(completions, FEWEST_SLOTS):
+            slots //= SHRINK
+        return slots
 
     def rows_for(self, slots: int, group_size: int, prompts: int) -> int:
         """Twice the prompts that fill the slots: stragglers keep theirs while the next ones are read."""

@@ -27,7 +27,7 @@ PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6, 5], [7], [8, 8, 8, 8], [2, 7, 1, 8, 2]]
 def model(config: ModelConfig = CONFIG, seed: int = 0):
     """(graphdef, params), with weights large enough that distributions are not flat."""
     graphdef, params = nnx.split(Decoder(config, rngs=nnx.Rngs(seed)))
-    return graphdef, jax.tree.map(lambda x: 2.0 * x if x.ndim > 2 else x, params)
+    return graphdef, jax.tree.map(lambda x: 1.5 * x if x.ndim > 2 else x, params)
 
 
 def full_forward(graphdef, params, rollout: Rollout) -> np.ndarray:
