@@ -49,14 +49,18 @@ class Sizes:
         return most if self.fixed else min(max(power_of_two(tokens), FEWEST_COLUMNS), most)
 
     def prefill_for(self, prompts: int, prompt_tokens: int) -> int:
-        """Prompts read at one time."""
+        """Prompts read at one time, of so many: a power of four that leaves no padding, and so few programs."""
         if self.fixed:
             return FIXED_PREFILL
-        return min(power_of_two(prompts), max(PREFILL_TOKENS // power_of_two(prompt_tokens), 1))
+        count = 1
+        while count * 4 <= prompts and count * 4 * prompt_tokens <= PREFILL_TOKENS:
+            count *= 4
+        return count
 
     def arrivals_for(self, completions: int, slots: int) -> int:
-        """Completions seated at one time."""
-        return slots if self.fixed else min(power_of_two(completions), slots)
+        """Completions seated at one time: a whole rollout's or a refill's."""
+        few = max(slots // 8, 1)
+        return few if completions <= few and not self.fixed else slots
 
 
 def power_of_two(number: int) -> int:

@@ -137,9 +137,9 @@ class Session:
             width = self._sizes.prompt_tokens_for(int(lengths[prompt]))
             batches.setdefault(width, []).append((row, prompt))
         for width, pairs in sorted(batches.items()):
-            n = self._sizes.prefill_for(len(pairs), width)
-            for begin in range(0, len(pairs), n):
-                rows, prompts = np.array(pairs[begin : begin + n], np.int32).T
+            while pairs:
+                n = self._sizes.prefill_for(len(pairs), width)
+                (rows, prompts), pairs = np.array(pairs[:n], np.int32).T, pairs[n:]
                 self._note("prefill", prompts=n, width=width)
                 self._state = decode.prefill(
                     *self._model,
