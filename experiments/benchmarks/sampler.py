@@ -1,7 +1,7 @@
 """Tokens per second of the sampling engine beside Transformers' `generate` and Tunix's vanilla sampler.
 
-    python experiments/benchmarks/sampler.py                                    # this package and Transformers
-    python experiments/benchmarks/sampler.py --tunix-python v/bin/python        # and Tunix, in its own environment
+    python experiments/benchmarks/sampler.py                              # this package and Transformers
+    python experiments/benchmarks/sampler.py --tunix-python v/bin/python  # and Tunix
 
 Tunix needs an environment of its own (its pins would bind ours):
 
@@ -146,7 +146,7 @@ def transformers():
 
 
 def tunix():
-    """Tunix's vanilla sampler. It has no lengths per row: ragged batches run to the longest, as they would."""
+    """Tunix's vanilla sampler. It takes no lengths per row: a ragged batch runs to the longest, as it would."""
     from flax import nnx
     from tunix.generate.sampler import CacheConfig, Sampler
     from tunix.models.llama3.model import Llama3, ModelConfig
@@ -276,10 +276,10 @@ def main() -> None:
                 seconds[system].append(worker.seconds(cell, seed))
         for system, times in seconds.items():
             ratios = [other / ours for other, ours in zip(times, seconds["native"], strict=True)]
+            rate, ratio = tokens / statistics.median(times), statistics.median(ratios)
+            spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
             print(
-                f"  {system:12s} {tokens / statistics.median(times):7.1f} tokens/s;"
-                f" native is {statistics.median(ratios):.2f}x as fast ({min(ratios):.2f} to {max(ratios):.2f})",
-                flush=True,
+                f"  {system:12s} {rate:7.1f} tokens/s; native is {ratio:.2f}x as fast ({spread})", flush=True
             )
     for worker in workers.values():
         worker.close()

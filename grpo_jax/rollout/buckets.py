@@ -49,7 +49,7 @@ class Sizes:
         return most if self.fixed else min(max(power_of_two(tokens), FEWEST_COLUMNS), most)
 
     def prefill_for(self, prompts: int, prompt_tokens: int) -> int:
-        """Prompts read at one time, of so many: a power of four that leaves no padding, and so few programs."""
+        """Prompts read at one time, of so many: a power of four, so no padding and few programs."""
         if self.fixed:
             return FIXED_PREFILL
         count = 1
