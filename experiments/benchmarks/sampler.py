@@ -146,7 +146,7 @@ def transformers():
 
 
 def tunix():
-    """Tunix's vanilla sampler. It takes no lengths per row: a ragged batch runs to the longest, as it would."""
+    """Tunix's vanilla sampler. Without lengths per row, a ragged batch runs to the longest, as it would."""
     from flax import nnx
     from tunix.generate.sampler import CacheConfig, Sampler
     from tunix.models.llama3.model import Llama3, ModelConfig

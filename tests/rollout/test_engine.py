@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from grpo_jax.models.config import LoraConfig
 from grpo_jax.rollout import NativeEngine, Sampling, decode
 from grpo_jax.rollout.keys import completion_keys, uniforms
 from grpo_jax.types import STOPPED, TRUNCATED
@@ -33,9 +34,9 @@ def make_engine(config=CONFIG):
     [
         CONFIG,
         replace(CONFIG, layer_windows=(0, 4), qk_norm=True, tied_embeddings=False),
-        replace(CONFIG, num_kv_heads=1, qkv_bias=True),
+        replace(CONFIG, num_kv_heads=1, qkv_bias=True, lora=LoraConfig(rank=2, alpha=2.0)),
     ],
-    ids=["plain", "windows", "one kv head"],
+    ids=["plain", "windows", "one kv head, LoRA"],
 )
 @pytest.mark.parametrize(
     "sampling",
