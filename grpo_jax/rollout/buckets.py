@@ -6,7 +6,8 @@ import numpy as np
 
 SHORTEST_PROMPT = 16
 FEWEST_SLOTS = 8  # below this a step costs reading the parameters, however few slots there are
-FEWEST_COLUMNS = 32
+FEWEST_COLUMNS = 64
+SHRINK = 4  # slots are given up by this factor: each size is another program to compile
 PREFILL_TOKENS = 4096  # bounds the memory of one prefill
 FIXED_PREFILL = 8  # prompts per prefill when there is to be one size of everything
 
@@ -28,6 +29,12 @@ class Sizes:
             count //= 2
         return count
 
+    def fewer_slots(self, slots: int, completions: int) -> int:
+        """What `slots` may shrink to when so many completions are left."""
+        while not self.fixed and slots % SHRINK == 0 and slots // SHRINK >= max(completions, FEWEST_SLOTS):
+            slots //= SHRINK
+        return slots
+
     def rows_for(self, slots: int, group_size: int, prompts: int) -> int:
         """Twice the prompts that fill the slots: stragglers keep theirs while the next ones are read."""
         rows = min(slots, 2 * -(-slots // group_size))
@@ -42,14 +49,18 @@ class Sizes:
         return most if self.fixed else min(max(power_of_two(tokens), FEWEST_COLUMNS), most)
 
     def prefill_for(self, prompts: int, prompt_tokens: int) -> int:
-        """Prompts read at one time."""
+        """Prompts read at one time, of so many: a power of four, so no padding and few programs."""
         if self.fixed:
             return FIXED_PREFILL
-        return min(power_of_two(prompts), max(PREFILL_TOKENS // power_of_two(prompt_tokens), 1))
+        count = 1
+        while count * 4 <= prompts and count * 4 * prompt_tokens <= PREFILL_TOKENS:
+            count *= 4
+        return count
 
     def arrivals_for(self, completions: int, slots: int) -> int:
-        """Completions seated at one time."""
-        return slots if self.fixed else min(power_of_two(completions), slots)
+        """Completions seated at one time: a whole rollout's or a refill's."""
+        few = max(slots // 8, 1)
+        return few if completions <= few and not self.fixed else slots
 
 
 def power_of_two(number: int) -> int:

@@ -93,11 +93,15 @@ def store(cache: Cache, rows: Int[Array, "n"], key: Array, value: Array) -> Cach
     )
 
 
-def decode(seating: Seating, prompt_lengths: Int[Array, "S"], columns: Int[Array, "S"]) -> Attend:
-    """One new token per slot, stored at that slot's own column; it sees its prompt and its own tokens so
-    far.
-    """
-    S = columns.shape[0]
+def decode(
+    cache: Cache, seating: Seating, prompt_lengths: Int[Array, "S"], columns: Int[Array, "S"]
+) -> Attend:
+    """One new token per slot, stored at that slot's own column: it sees its prompt and its own tokens."""
+    S, (R, L) = columns.shape[0], seating.slot.shape
+    P, T = cache.prompt_value.shape[3], cache.value.shape[3]
+    # Masks are made once for all layers, unless layers have windows of their own.
+    in_prompt = _up_to(P, prompt_lengths - 1)
+    in_completion = _up_to(T, columns)
 
     def attend(query, key, value, layer, window, cache):
         K, h = key.shape[-2:]
@@ -107,15 +111,21 @@ def decode(seating: Seating, prompt_lengths: Int[Array, "S"], columns: Int[Array
         own_value = cache.value.at[*at, :, columns].set(value[:, 0], mode="drop")
         cache = replace(cache, key=own_key, value=own_value)
 
-        P, T = cache.prompt_value.shape[3], own_value.shape[3]
-        prompt = _visible(P, prompt_lengths - 1, prompt_lengths + columns, window)
+        prompt_mask, own_mask = in_prompt, in_completion
+        if window is not None:
+            prompt_mask &= _within(P, prompt_lengths + columns, window)
+            own_mask &= _within(T, columns, window)
         in_rows = _attend_part(
-            query[seating.slot], cache.prompt_key[layer], cache.prompt_value[layer], prompt[seating.slot]
+            jnp.swapaxes(query[seating.slot], 1, 2).reshape(R, K, -1, h),
+            cache.prompt_key[layer],
+            cache.prompt_value[layer],
+            jnp.repeat(prompt_mask[seating.slot], query.shape[2], axis=1),
         )
-        from_prompt = jax.tree.map(lambda x: x[seating.row, seating.lane], in_rows)
-        own = _visible(T, columns, columns, window)
-        from_own = _attend_part(query[:, None], own_key[layer], own_value[layer], own[:, None])
-        out = _merge(from_prompt, jax.tree.map(lambda x: x[:, 0], from_own))
+        from_prompt = jax.tree.map(
+            lambda x: x.reshape(R, K, L, -1, *x.shape[3:])[seating.row, :, seating.lane], in_rows
+        )
+        from_own = _attend_part(query, own_key[layer], own_value[layer], own_mask[:, None])
+        out = _merge(from_prompt, from_own)
         return out.reshape(S, 1, -1, h).astype(value.dtype), cache
 
     return attend
@@ -124,30 +134,32 @@ def decode(seating: Seating, prompt_lengths: Int[Array, "S"], columns: Int[Array
 class _Part(NamedTuple):
     """Attention over some of the keys: the sum of exp(score − top) · value, that of the weights, and top."""
 
-    out: Float[Array, "... K g h"]
-    total: Float[Array, "... K g"]
-    top: Float[Array, "... K g"]
+    out: Float[Array, "n K m h"]
+    total: Float[Array, "n K m"]
+    top: Float[Array, "n K m"]
 
 
 def _attend_part(
-    query: Float[Array, "n L K g h"],
+    query: Float[Array, "n K m h"],
     key: Float[Array, "n K h C"],
     value: Float[Array, "n K C h"],
-    mask: Bool[Array, "n L C"],
+    mask: Bool[Array, "n m C"] | Bool[Array, "n 1 C"],
 ) -> _Part:
-    """L queries of each of n places against that place's columns. Scores and sums are float32."""
-    scores = jnp.einsum("nlkgh,nkhc->nlkgc", query, key, preferred_element_type=jnp.float32)
-    mask = mask[:, :, None, None, :]
-    scores = jnp.where(mask, scores * query.shape[-1] ** -0.5, jnp.finfo(jnp.float32).min)
+    """m queries to each of n places against that place's columns. Scores and sums are float32.
+
+    Axes are in the order of a batched matrix product, so that nothing is transposed.
+    """
+    scores = jnp.einsum("nkmh,nkhc->nkmc", query, key, preferred_element_type=jnp.float32)
+    scores = jnp.where(mask[:, None], scores * query.shape[-1] ** -0.5, jnp.finfo(jnp.float32).min)
     top = scores.max(-1)
-    weights = jnp.where(mask, jnp.exp(scores - top[..., None]), 0.0)
+    weights = jnp.where(mask[:, None], jnp.exp(scores - top[..., None]), 0.0)
     out = jnp.einsum(
-        "nlkgc,nkch->nlkgh", weights.astype(value.dtype), value, preferred_element_type=jnp.float32
+        "nkmc,nkch->nkmh", weights.astype(value.dtype), value, preferred_element_type=jnp.float32
     )
     return _Part(out, weights.sum(-1), top)
 
 
-def _merge(a: _Part, b: _Part) -> Float[Array, "... K g h"]:
+def _merge(a: _Part, b: _Part) -> Float[Array, "n K m h"]:
     """One softmax over both parts. No gradient passes here, so merging sums is safe (in the update it is
     not).
     """
@@ -157,14 +169,10 @@ def _merge(a: _Part, b: _Part) -> Float[Array, "... K g h"]:
     return out / (a.total * scale_a + b.total * scale_b)[..., None]
 
 
-def _visible(
-    C: int, last: Int[Array, "S"], query: Int[Array, "S"], window: Int[Array, ""] | None
-) -> Bool[Array, "S C"]:
-    """Columns up to `last`, and within the layer's window of the query's column (counted as the columns
-    are).
-    """
-    column = jnp.arange(C)[None, :]
-    visible = column <= last[:, None]
-    if window is not None:
-        visible &= (window == 0) | (query[:, None] - column < window)
-    return visible
+def _up_to(C: int, last: Int[Array, "S"]) -> Bool[Array, "S C"]:
+    return jnp.arange(C)[None, :] <= last[:, None]
+
+
+def _within(C: int, query: Int[Array, "S"], window: Int[Array, ""]) -> Bool[Array, "S C"]:
+    """Columns within the layer's window (0 = all) of the query's column, counted as the columns are."""
+    return (window == 0) | (query[:, None] - jnp.arange(C)[None, :] < window)

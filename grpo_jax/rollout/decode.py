@@ -204,7 +204,7 @@ def decode(
         column = jnp.maximum(slots.position - 1, 0)
         token = jnp.take_along_axis(slots.ids, column[:, None], axis=1)
         position = (slots.prompt_lengths + column)[:, None]
-        attend = kv.decode(seating, slots.prompt_lengths, column)
+        attend = kv.decode(cache, seating, slots.prompt_lengths, column)
         hidden, cache = decoder(token, position, attend, cache)
         draw = _draw(decoder.logits(hidden[:, 0]), slots.keys, slots.position, slots.seen, rules)
         return cache, _record(slots, draw, slots.active, rules), step + 1

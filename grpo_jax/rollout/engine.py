@@ -1,6 +1,7 @@
 """The sampling engine: parameters in, prompts in, rollouts out."""
 
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,21 @@ from grpo_jax.rollout.settings import Sampling
 from grpo_jax.types import STOPPED, TRUNCATED, Rollout
 
 STOP_ID_MULTIPLE = 8
+
+
+class Engine(Protocol):
+    """What a sampler has to offer the training loop."""
+
+    def load(self, params: Any) -> None:
+        """Takes the parameters the next rollouts are sampled with."""
+
+    def generate(
+        self, prompt_ids: Sequence[Sequence[int]], *, sampling: Sampling, key: Key[Array, ""], **options: Any
+    ) -> Rollout:
+        """`sampling.group_size` completions of every prompt, prompt-major."""
+
+    def close(self) -> None:
+        """Lets go of everything."""
 
 
 class NativeEngine:

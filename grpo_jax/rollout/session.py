@@ -137,9 +137,9 @@ class Session:
             width = self._sizes.prompt_tokens_for(int(lengths[prompt]))
             batches.setdefault(width, []).append((row, prompt))
         for width, pairs in sorted(batches.items()):
-            n = self._sizes.prefill_for(len(pairs), width)
-            for begin in range(0, len(pairs), n):
-                rows, prompts = np.array(pairs[begin : begin + n], np.int32).T
+            while pairs:
+                n = self._sizes.prefill_for(len(pairs), width)
+                (rows, prompts), pairs = np.array(pairs[:n], np.int32).T, pairs[n:]
                 self._note("prefill", prompts=n, width=width)
                 self._state = decode.prefill(
                     *self._model,
@@ -150,10 +150,10 @@ class Session:
                 )
 
     def _shrink(self) -> None:
-        """With an empty queue, fewer slots as soon as half of them will do."""
+        """With an empty queue, fewer slots as soon as fewer will do."""
         if self._schedule.waiting:
             return
-        slots = self._sizes.slots_for(len(self._schedule.seated))
+        slots = self._sizes.fewer_slots(self._schedule.slots, len(self._schedule.seated))
         if slots < self._schedule.slots:
             rows, kept = self._schedule.shrink(slots)
             self._resize(rows, kept)
@@ -180,7 +180,8 @@ class Session:
         slots, seated = self._schedule.slots, len(self._schedule.seated)
         if self._schedule.waiting:
             return min(slots - max(slots // 8, 1), seated - 1)  # one by one would prefill one by one
-        return self._sizes.slots_for(slots // 2) if self._sizes.slots_for(slots // 2) < slots else 0
+        fewer = slots // buckets.SHRINK
+        return fewer if self._sizes.fewer_slots(slots, fewer) == fewer else 0
 
     def _collect(self) -> None:
         """Takes completions that are over out of their slots."""

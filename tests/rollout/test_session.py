@@ -15,6 +15,7 @@ from tests.rollout.tiny import CONFIG, PROMPTS, completions, full_forward, log_p
 
 KEY = jax.random.key(11)
 SAMPLING = Sampling(max_tokens=40, group_size=4, stop_ids=(0,))
+LONG = Sampling(max_tokens=75, group_size=4, stop_ids=(0,))
 FIELDS = (
     "completion_ids",
     "completion_lengths",
@@ -57,16 +58,16 @@ def clear(reference):
     [
         (CONFIG, dict(slots=6, chunk=3)),
         (replace(CONFIG, layer_windows=(0, 5)), dict(slots=6, chunk=5)),
-        (CONFIG, dict(slots=16, chunk=64)),
+        (CONFIG, dict(slots=64, chunk=64)),
         (CONFIG, dict(slots=6, chunk=3, fixed_shapes=True)),
     ],
     ids=["refills", "refills and windows", "shrinking and growing", "fixed shapes"],
 )
 def test_refilled_slots_agree_with_the_full_forward(config, settings):
     graphdef, params = model(config)
-    rollout = make_engine(config, **settings).generate(PROMPTS * 2, sampling=SAMPLING, key=KEY)
-    assert rollout.completion_lengths.max() > 32  # more columns than a cache begins with
-    exists = np.arange(SAMPLING.max_tokens) < rollout.completion_lengths[:, None]
+    rollout = make_engine(config, **settings).generate(PROMPTS * 2, sampling=LONG, key=KEY)
+    assert rollout.completion_lengths.max() > 66  # more columns than a cache begins with
+    exists = np.arange(LONG.max_tokens) < rollout.completion_lengths[:, None]
     expected = log_probs(full_forward(graphdef, params, rollout), rollout.completion_ids)
     np.testing.assert_allclose(rollout.sampler_full_log_probs[exists], expected[exists], atol=1e-5)
     np.testing.assert_array_equal(rollout.sampler_log_probs, rollout.sampler_full_log_probs)

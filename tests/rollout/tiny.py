@@ -25,9 +25,13 @@ PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6, 5], [7], [8, 8, 8, 8], [2, 7, 1, 8, 2]]
 
 
 def model(config: ModelConfig = CONFIG, seed: int = 0):
-    """(graphdef, params), with weights large enough that distributions are not flat."""
+    """(graphdef, params), with weights so large that distributions are not flat, and no adapter at zero."""
     graphdef, params = nnx.split(Decoder(config, rngs=nnx.Rngs(seed)))
-    return graphdef, jax.tree.map(lambda x: 2.0 * x if x.ndim > 2 else x, params)
+
+    def enlarge(x):
+        return 1.5 * x if x.any() else 0.2 * jax.random.normal(jax.random.key(seed), x.shape)
+
+    return graphdef, jax.tree.map(lambda x: enlarge(x) if x.ndim > 2 else x, params)
 
 
 def full_forward(graphdef, params, rollout: Rollout) -> np.ndarray:

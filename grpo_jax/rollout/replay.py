@@ -1,0 +1,122 @@
+"""Rollouts on disk: record what an engine samples, and play it back for debugging or offline updates.
+
+One JSON object per completion and line. A call is known by its key, so a run that resumes in the middle finds
+its own rollouts. Log-probabilities come back bit for bit: a float32 survives being written as a double.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Key
+
+from grpo_jax.rollout.engine import Engine
+from grpo_jax.rollout.keys import threefry
+from grpo_jax.rollout.settings import Sampling
+from grpo_jax.types import STOPPED, TRUNCATED, Rollout
+
+_STOP_REASONS = {"stopped": STOPPED, "truncated": TRUNCATED}
+
+
+class RecordingEngine:
+    """Another engine, every rollout of which is appended to a JSONL file."""
+
+    def __init__(self, engine: Engine, path: str | Path):
+        self._engine, self._path = engine, Path(path)
+
+    def load(self, params: Any) -> None:
+        self._engine.load(params)
+
+    def generate(
+        self, prompt_ids: Sequence[Sequence[int]], *, sampling: Sampling, key: Key[Array, ""], **options: Any
+    ) -> Rollout:
+        rollout = self._engine.generate(prompt_ids, sampling=sampling, key=key, **options)
+        with self._path.open("a", encoding="utf-8") as file:
+            for row in range(len(rollout.completion_ids)):
+                file.write(json.dumps({"call": _name(key), **_line(rollout, row)}) + "\n")
+        return rollout
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+class ReplayEngine:
+    """Gives back recorded rollouts instead of sampling."""
+
+    def __init__(self, path: str | Path, *, max_prompt_length: int):
+        self._path, self._max_prompt_length = Path(path), max_prompt_length
+        self._calls: dict[str, list[dict]] = {}
+        with self._path.open(encoding="utf-8") as file:
+            for number, text in enumerate(file, start=1):
+                try:
+                    line = json.loads(text)
+                    self._calls.setdefault(line["call"], []).append(line)
+                except (json.JSONDecodeError, KeyError, TypeError) as error:
+                    raise ValueError(f"{path}, line {number}: not a recorded completion ({error})") from None
+
+    def load(self, params: Any) -> None:
+        """Nothing to do: what is played back was sampled with the parameters of its day."""
+
+    def generate(
+        self, prompt_ids: Sequence[Sequence[int]], *, sampling: Sampling, key: Key[Array, ""], **options: Any
+    ) -> Rollout:
+        """The recorded rollout of the call with this key. The prompts must be those it was recorded for."""
+        lines = self._calls.get(_name(key))
+        if lines is None:
+            raise ValueError(
+                f"{self._path} has no call with key {_name(key)}; it has {len(self._calls)} calls"
+            )
+        asked = [list(ids) for ids in prompt_ids for _ in range(sampling.group_size)]
+        recorded = [line["prompt_ids"] for line in lines]
+        if asked != recorded:
+            same = [mine == theirs for mine, theirs in zip(asked, recorded, strict=False)]
+            row = same.index(False) if False in same else len(same)
+            raise ValueError(
+                f"{self._path}, call {_name(key)}: recorded for {len(recorded)} completions, asked for"
+                f" {len(asked)}; the prompts differ from row {row} on"
+            )
+        return _rollout(lines, self._max_prompt_length, sampling.max_tokens)
+
+    def close(self) -> None:
+        """Lets go of the recorded rollouts."""
+        self._calls = {}
+
+
+def _name(key: Key[Array, ""]) -> str:
+    return "-".join(str(word) for word in np.asarray(jax.random.key_data(threefry(key))))
+
+
+def _line(rollout: Rollout, row: int) -> dict[str, Any]:
+    length = int(rollout.completion_lengths[row])
+    return {
+        "group": int(rollout.group_ids[row]),
+        "stop_reason": next(k for k, v in _STOP_REASONS.items() if v == rollout.stop_reason[row]),
+        "prompt_ids": rollout.prompt_ids[row, : rollout.prompt_lengths[row]].tolist(),
+        "completion_ids": rollout.completion_ids[row, :length].tolist(),
+        "sampler_log_probs": rollout.sampler_log_probs[row, :length].tolist(),
+        "sampler_full_log_probs": rollout.sampler_full_log_probs[row, :length].tolist(),
+    }
+
+
+def _rollout(lines: list[dict], max_prompt_length: int, max_tokens: int) -> Rollout:
+    def padded(name: str, width: int, dtype: type) -> np.ndarray:
+        array = np.zeros((len(lines), width), dtype)
+        for row, line in zip(array, lines, strict=True):
+            if len(line[name]) > width:
+                raise ValueError(f"a recorded {name} has {len(line[name])} tokens; expected at most {width}")
+            row[: len(line[name])] = line[name]
+        return array
+
+    return Rollout(
+        prompt_ids=padded("prompt_ids", max_prompt_length, np.int32),
+        prompt_lengths=np.array([len(line["prompt_ids"]) for line in lines], np.int32),
+        completion_ids=padded("completion_ids", max_tokens, np.int32),
+        completion_lengths=np.array([len(line["completion_ids"]) for line in lines], np.int32),
+        stop_reason=np.array([_STOP_REASONS[line["stop_reason"]] for line in lines], np.int32),
+        group_ids=np.array([line["group"] for line in lines], np.int32),
+        sampler_log_probs=padded("sampler_log_probs", max_tokens, np.float32),
+        sampler_full_log_probs=padded("sampler_full_log_probs", max_tokens, np.float32),
+    )
