@@ -72,6 +72,30 @@ class Checkpoints:
                 )
 
 
+def saved_steps(folder: Path) -> list[int]:
+    """Global steps of the checkpoints in `folder`, oldest first."""
+    return sorted(_reader(folder).all_steps()) if folder.is_dir() else []
+
+
+def restore_params(folder: Path, like: Any, step: int) -> Any:
+    """What trains, alone, of a checkpoint: `like` says its shapes. On the first device."""
+    where = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    target = {"params": jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), like)}
+    arguments = ocp.args.PyTreeRestore(
+        item=target, restore_args=ocp.checkpoint_utils.construct_restore_args(target), partial_restore=True
+    )
+    return _reader(folder).restore(step, args=arguments)["params"]
+
+
+def _reader(folder: Path) -> ocp.CheckpointManager:
+    """A manager that changes nothing, so that it may look while the run goes on."""
+    return ocp.CheckpointManager(
+        folder.absolute(),
+        options=ocp.CheckpointManagerOptions(read_only=True),
+        item_handlers=ocp.PyTreeCheckpointHandler(),
+    )
+
+
 def _saved(state: TrainState) -> dict[str, Any]:
     return {name: value for name, value in vars(state).items() if name != "frozen"}
 

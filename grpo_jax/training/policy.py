@@ -90,3 +90,8 @@ def make_policy(model: ModelConfig | PretrainedModel, config: ModelConfig, *, me
 def _none_if_empty(parts: tuple[nnx.GraphDef, nnx.State, nnx.State]) -> tuple[nnx.State, nnx.State | None]:
     _, trainable, frozen = parts
     return trainable, frozen if len(frozen) else None
+
+
+def trainable_shapes(policy: Policy) -> nnx.State:
+    """Shapes and dtypes of what trains, for restoring it."""
+    return lora.split(nnx.eval_shape(lambda: Decoder(policy.config, rngs=nnx.Rngs(0))))[1]
