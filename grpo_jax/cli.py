@@ -94,14 +94,22 @@ def export(arguments: Sequence[str]) -> None:
     """Writes a run's policy as a Transformers folder, or its adapters as a PEFT folder."""
     parser = Parser(prog="grpo-jax export", description=export.__doc__)
     parser.add_argument("run", type=Path, help="the run's folder")
-    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="a new or empty folder to write")
-    parser.add_argument("--step", type=int, metavar="N", help="the checkpoint after N rollouts (default: the newest)")
-    parser.add_argument("--adapter", action="store_true", help="LoRA's adapters alone (default: merged into the model)")
+    parser.add_argument(
+        "--to", type=Path, required=True, metavar="DIR", help="a new or empty folder to write"
+    )
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="the checkpoint after N rollouts (default: the newest)"
+    )
+    parser.add_argument(
+        "--adapter", action="store_true", help="LoRA's adapters alone (default: merged into the model)"
+    )
     options = parser.parse_args(arguments)
     from grpo_jax.training.export import export_run
 
     step = export_run(options.run, options.to, step=options.step, adapter=options.adapter)
-    print(f"{options.to}: the {'adapters' if options.adapter else 'model'} of {options.run} after {step} steps")
+    print(
+        f"{options.to}: the {'adapters' if options.adapter else 'model'} of {options.run} after {step} steps"
+    )
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"train": train, "report": report, "export": export}
