@@ -1,5 +1,6 @@
 """`grpo-jax COMMAND …`: thin commands over the library, with errors in one line."""
 
+import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ USAGE = """usage: grpo-jax COMMAND [ARGUMENTS]
   train EXPERIMENT.py [--section.field VALUE …]   warm start, sample, judge, update, evaluate, save
                                                   (--resume continues; --help lists every field)
   report RUN                                      write RUN/report.html from a run's metrics
+  export RUN --to DIR [--step N] [--adapter]      write a checkpoint for Transformers, or LoRA's adapters for PEFT
 """
 
 
@@ -81,7 +83,36 @@ def report(arguments: Sequence[str]) -> None:
     print(write_report(Path(arguments[0])))
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"train": train, "report": report}
+class Parser(argparse.ArgumentParser):
+    """argparse whose complaints are errors in one line, like all others."""
+
+    def error(self, message: str):
+        raise ValueError(f"{self.prog.removeprefix('grpo-jax ')}: {message}")
+
+
+def export(arguments: Sequence[str]) -> None:
+    """Writes a run's policy as a Transformers folder, or its adapters as a PEFT folder."""
+    parser = Parser(prog="grpo-jax export", description=export.__doc__)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument(
+        "--to", type=Path, required=True, metavar="DIR", help="a new or empty folder to write"
+    )
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="the checkpoint after N rollouts (default: the newest)"
+    )
+    parser.add_argument(
+        "--adapter", action="store_true", help="LoRA's adapters alone (default: merged into the model)"
+    )
+    options = parser.parse_args(arguments)
+    from grpo_jax.training.export import export_run
+
+    step = export_run(options.run, options.to, step=options.step, adapter=options.adapter)
+    print(
+        f"{options.to}: the {'adapters' if options.adapter else 'model'} of {options.run} after {step} steps"
+    )
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"train": train, "report": report, "export": export}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from grpo_jax.models.config import ModelConfig
+from grpo_jax.models.config import ModelConfig, Target
 
 Scalar = int | float | str | bool
 
@@ -159,13 +159,33 @@ Data = ArithmeticData | ReasoningGymData | FileData | TfdsData | PresetData | Mi
 
 
 @dataclass(frozen=True)
+class PretrainedModel:
+    """A model that already exists; its architecture is read from its files."""
+
+    path: str = ""
+    """A Transformers folder, a .gguf file, package:NAME (the .gguf file in a Python package), or org/name@commit."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Compute dtype of the blocks; norms, softmax, head and log-probabilities are float32 always."""
+    param_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Storage dtype of the model's own parameters; adapters are float32 always."""
+    remat: bool = True
+    """Recompute each block in the backward pass instead of storing its activations."""
+    lora_rank: int = 0
+    """Inner width of LoRA adapters, which then train alone; 0 trains every parameter."""
+    lora_alpha: float = 32.0
+    """LoRA: adapters are scaled by lora_alpha / lora_rank."""
+    lora_targets: tuple[Target, ...] = ("query", "key", "value", "out", "gate", "up", "down")
+    """LoRA: projections that get an adapter, in every layer."""
+
+
+@dataclass(frozen=True)
 class TokenizerConfig:
     """How text becomes token ids."""
 
     kind: Literal["characters", "transformers"] = "characters"
     """"characters" is built in (ASCII characters, else UTF-8 bytes); "transformers" loads `path`."""
     path: str = ""
-    """Folder or hub id of a Transformers tokenizer."""
+    """Where a Transformers tokenizer is, in the forms of PretrainedModel.path; empty takes a pretrained model's own."""
     chat: bool = False
     """Wrap text prompts as a user message and apply the chat template."""
 
@@ -425,7 +445,7 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
     data: Data = field(default_factory=ArithmeticData)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: ModelConfig | PretrainedModel = field(default_factory=ModelConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     loss: LossConfig = field(default_factory=LossConfig)

@@ -12,7 +12,8 @@ from typing import Any
 
 import tyro
 
-from grpo_jax.config import Config
+from grpo_jax.config import Config, PretrainedModel
+from grpo_jax.models.config import ModelConfig
 
 FLAG_STYLE = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
 
@@ -70,13 +71,18 @@ def _first_sentence(box: str) -> str:
     return message
 
 
-def validate(config: Config, *, devices: int) -> None:
+def validate(config: Config, *, devices: int, architecture: ModelConfig | None = None) -> None:
     """Checks that span fields; run before anything is compiled.
+
+    Args:
+        config: what to check.
+        devices: devices there are.
+        architecture: of a pretrained model, as read from its files; None leaves the checks against it out.
 
     Raises:
         ValueError: names the field, what came and what was expected.
     """
-    rollout, update, model = config.rollout, config.update, config.model
+    rollout, update = config.rollout, config.update
     positive = {
         "rollout.batch_size": rollout.batch_size,
         "rollout.max_prompt_length": rollout.max_prompt_length,
@@ -114,25 +120,16 @@ def validate(config: Config, *, devices: int) -> None:
         "0 and 1.0 for training: the trainer's distribution is not truncated, so every ratio would be wrong "
         "(set rollout.allow_truncated_sampling to accept that)",
     )
-    length = rollout.max_prompt_length + rollout.max_completion_length
-    _require(
-        length <= model.max_position,
-        "rollout.max_prompt_length + rollout.max_completion_length",
-        length,
-        f"at most model.max_position = {model.max_position}",
-    )
-    _require(
-        model.num_heads % model.num_kv_heads == 0,
-        "model.num_kv_heads",
-        model.num_kv_heads,
-        f"a divisor of model.num_heads = {model.num_heads}",
-    )
-    _require(
-        model.head_dim % 2 == 0,
-        "model.head_dim",
-        model.head_dim,
-        "an even number: rotary embeddings pair its halves",
-    )
+    if isinstance(config.model, PretrainedModel):
+        rank = config.model.lora_rank
+        _require(rank >= 0, "model.lora_rank", rank, "0 or more")
+        _require(
+            not rank or bool(config.model.lora_targets), "model.lora_targets", (), "at least one projection"
+        )
+    else:
+        architecture = config.model
+    if architecture:
+        _check_architecture(architecture, length=rollout.max_prompt_length + rollout.max_completion_length)
     mini_batch = update.mini_batch or rollout.batch_size
     _require(
         rollout.batch_size % mini_batch == 0,
@@ -171,6 +168,27 @@ def validate(config: Config, *, devices: int) -> None:
             success,
             f"one of reward.functions {names}" + (f" ({close[0]}?)" if close else ""),
         )
+
+
+def _check_architecture(model: ModelConfig, *, length: int) -> None:
+    _require(
+        length <= model.max_position,
+        "rollout.max_prompt_length + rollout.max_completion_length",
+        length,
+        f"at most model.max_position = {model.max_position}",
+    )
+    _require(
+        model.num_heads % model.num_kv_heads == 0,
+        "model.num_kv_heads",
+        model.num_kv_heads,
+        f"a divisor of model.num_heads = {model.num_heads}",
+    )
+    _require(
+        model.head_dim % 2 == 0,
+        "model.head_dim",
+        model.head_dim,
+        "an even number: rotary embeddings pair its halves",
+    )
 
 
 def _require(holds: bool, field: str, got: Any, expected: str) -> None:

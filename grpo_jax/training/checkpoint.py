@@ -1,5 +1,9 @@
-"""Checkpoints of the whole train state, by Orbax: the newest few and the best by held-out accuracy."""
+"""Checkpoints of the train state, by Orbax: the newest few and the best by held-out accuracy.
 
+All of the state but its frozen part, which the run's config says how to make again.
+"""
+
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +41,10 @@ class Checkpoints:
     def save(self, step: int, state: TrainState, *, accuracy: float | None = None) -> None:
         """Starts writing `state`; returns once the arrays are copied, so that training may donate them."""
         metrics = None if accuracy is None else {"accuracy": accuracy}
-        self._manager.save(step, args=ocp.args.StandardSave(vars(state)), metrics=metrics, force=True)
+        self._manager.save(step, args=ocp.args.StandardSave(_saved(state)), metrics=metrics, force=True)
 
     def restore(self, like: TrainState, step: int | None = None) -> TrainState:
-        """The newest state (or that of `step`), on the shardings of `like`.
+        """The newest state (or that of `step`), on the shardings of `like`, whose frozen part it keeps.
 
         Raises:
             InputError: there is no checkpoint, or its arrays do not have the shapes of `like`; names the first that differs.
@@ -49,8 +53,9 @@ class Checkpoints:
         if step is None or step not in self._manager.all_steps():
             raise InputError(f"run.resume: no checkpoint {'' if step is None else step} in {self.folder}")
         self._check_shapes(like, step)
-        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, vars(like))
-        return TrainState(**self._manager.restore(step, args=ocp.args.StandardRestore(target)))
+        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, _saved(like))
+        restored = self._manager.restore(step, args=ocp.args.StandardRestore(target))
+        return replace(TrainState(**restored), frozen=like.frozen)
 
     def close(self) -> None:
         """Waits for pending writes."""
@@ -59,12 +64,40 @@ class Checkpoints:
 
     def _check_shapes(self, like: TrainState, step: int) -> None:
         saved = _shapes(self._manager.item_metadata(step))
-        for name, shape in _shapes(vars(like)).items():
+        for name, shape in _shapes(_saved(like)).items():
             if saved.get(name) != shape:
                 raise InputError(
                     f"run.resume: the checkpoint in {self.folder} holds {name} with shape {saved.get(name)}, "
                     f"the config makes it {shape}: resume with the model, optimizer and loss the run began with"
                 )
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Global steps of the checkpoints in `folder`, oldest first."""
+    return sorted(_reader(folder).all_steps()) if folder.is_dir() else []
+
+
+def restore_params(folder: Path, like: Any, step: int) -> Any:
+    """What trains, alone, of a checkpoint: `like` says its shapes. On the first device."""
+    where = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    target = {"params": jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), like)}
+    arguments = ocp.args.PyTreeRestore(
+        item=target, restore_args=ocp.checkpoint_utils.construct_restore_args(target), partial_restore=True
+    )
+    return _reader(folder).restore(step, args=arguments)["params"]
+
+
+def _reader(folder: Path) -> ocp.CheckpointManager:
+    """A manager that changes nothing, so that it may look while the run goes on."""
+    return ocp.CheckpointManager(
+        folder.absolute(),
+        options=ocp.CheckpointManagerOptions(read_only=True),
+        item_handlers=ocp.PyTreeCheckpointHandler(),
+    )
+
+
+def _saved(state: TrainState) -> dict[str, Any]:
+    return {name: value for name, value in vars(state).items() if name != "frozen"}
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:

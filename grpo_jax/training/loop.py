@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax import evaluation, keys, tasks
+from grpo_jax.models import lora
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.engine import Sampling
 from grpo_jax.training import batches, sharding
@@ -76,7 +77,8 @@ def warm_start(run: Run, state: TrainState, journal: Journal, stopping: Callable
     if state.step < options.steps:
         save(run, state)
         return state
-    return sharding.replicate(policy_stage(run, state), run.mesh)
+    fresh = sharding.replicate(policy_stage(run, replace(state, frozen=None)), run.mesh)
+    return replace(fresh, frozen=state.frozen)
 
 
 def evaluate_before(run: Run, state: TrainState, journal: Journal) -> None:
@@ -172,9 +174,14 @@ def update(
     options = run.config.update
     groups = options.mini_batch or run.config.rollout.batch_size
     if run.updates_per_rollout > 1:
-        batch = replace(batch, old_log_probs=log_probs_under(run, state.params, batch))
+        batch = replace(
+            batch, old_log_probs=log_probs_under(run, lora.join(state.params, state.frozen), batch)
+        )
     if state.ref_params is not None:
-        batch = replace(batch, ref_log_probs=log_probs_under(run, state.ref_params, batch))
+        # With LoRA the reference is the same base under the adapters it began with, so there is no second copy of it.
+        batch = replace(
+            batch, ref_log_probs=log_probs_under(run, lora.join(state.ref_params, state.frozen), batch)
+        )
     collected = []
     for _ in range(options.epochs):
         for part in batches.mini_batches(batch, rollout_groups=rollout.group_ids, num_groups=groups):
@@ -241,7 +248,7 @@ def sampling_of(run: Run, *, temperature: float, group_size: int) -> Sampling:
 
 def sample(run: Run, state: TrainState, examples: Sequence[Example], sampling: Sampling, *, key) -> Rollout:
     """Completions of the examples' prompts under the state's policy."""
-    run.engine.load(state.params)
+    run.engine.load(lora.join(state.params, state.frozen))
     return run.engine.generate([e.prompt_ids for e in examples], sampling=sampling, key=key)
 
 

@@ -3,21 +3,18 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 from jax.sharding import Mesh
 
 from grpo_jax import experiment, keys, tasks
-from grpo_jax.config import Config, OptimizerConfig
+from grpo_jax.config import Config, OptimizerConfig, PretrainedModel
 from grpo_jax.losses import diagnostics
 from grpo_jax.losses import objective as objectives
 from grpo_jax.losses.groups import group_rows
-from grpo_jax.models.config import ModelConfig
-from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.tokenizers import Tokenizer, load_tokenizer
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.engine import NativeEngine
@@ -27,6 +24,7 @@ from grpo_jax.training.checkpoint import Checkpoints
 from grpo_jax.training.log_probs import make_log_probs
 from grpo_jax.training.objective import objective_of
 from grpo_jax.training.optimizer import make_optimizer
+from grpo_jax.training.policy import Policy, architecture_of, make_policy, sized_for
 from grpo_jax.training.update import Step, make_log_prob_pass, make_supervised_update, make_update
 from grpo_jax.types import Problem, TrainState
 
@@ -56,7 +54,7 @@ class Run:
     objective: objectives.Objective
     advantages: Callable
     rewards: Sequence[scoring.WeightedReward]
-    initial_params: Callable[[jax.Array], Any]
+    policy: Policy
     optimizer: optax.GradientTransformation
     update: Step
     log_prob_pass: Callable
@@ -77,23 +75,23 @@ def prepare(config: Config) -> Run:
     Raises:
         ValueError: names the field, what came and what was expected.
     """
-    experiment.validate(config, devices=jax.device_count())
+    architecture = architecture_of(config.model)
+    experiment.validate(config, devices=jax.device_count(), architecture=architecture)
     split = tasks.build(config.data)
-    tokenizer = load_tokenizer(**asdict(config.tokenizer))
+    tokenizer = tokenizer_of(config)
     limit = config.rollout.max_prompt_length
     train = encode(split.train, tokenizer, limit=limit, what="training")
     held_out = encode(split.held_out, tokenizer, limit=limit, what="held-out")
     rewards = scoring.build(config.reward.functions)
     scoring.check(rewards, [*split.train, *split.held_out])
     objective = objective_of(config.loss, max_length=config.rollout.max_completion_length)
-    model = sized_for(config.model, tokenizer)
-    graphdef, _ = nnx.split(nnx.eval_shape(lambda: Decoder(model, rngs=nnx.Rngs(0))))
     mesh = sharding.make_mesh(config.mesh.data or jax.device_count())
+    policy = make_policy(config.model, sized_for(architecture, tokenizer), mesh=mesh)
     folder = open_folder(config)
 
     rollout, update = config.rollout, config.update
     groups = update.mini_batch or rollout.batch_size
-    log_probs = make_log_probs(graphdef, temperature=rollout.temperature, head_chunk=update.head_chunk)
+    log_probs = make_log_probs(policy.graphdef, temperature=rollout.temperature, head_chunk=update.head_chunk)
     micro_batches = groups * rollout.group_size // (update.micro_batch or groups * rollout.group_size)
     steps = config.train.steps * update.epochs * (rollout.batch_size // groups)
     optimizer = build_optimizer(config.optimizer, steps)
@@ -106,13 +104,13 @@ def prepare(config: Config) -> Run:
         mixture=split.mixture,
         tokenizer=tokenizer,
         mesh=mesh,
-        engine=NativeEngine(graphdef, max_prompt_length=rollout.max_prompt_length),
+        engine=NativeEngine(policy.graphdef, max_prompt_length=rollout.max_prompt_length),
         objective=objective,
         advantages=make_advantages(
             objective, num_groups=rollout.batch_size, best=sum(r.weight for r in rewards)
         ),
         rewards=rewards,
-        initial_params=jax.jit(lambda key: nnx.split(Decoder(model, rngs=nnx.Rngs(params=key)))[1]),
+        policy=policy,
         optimizer=optimizer,
         update=make_update(
             log_probs=log_probs,
@@ -121,14 +119,14 @@ def prepare(config: Config) -> Run:
             mesh=mesh,
             num_groups=groups,
             micro_batches=micro_batches,
-            vocab_size=model.vocab_size,
+            vocab_size=policy.config.vocab_size,
         ),
         log_prob_pass=make_log_prob_pass(
             log_probs=log_probs, mesh=mesh, micro_batches=micro_batches * (rollout.batch_size // groups)
         ),
         warm_optimizer=warm_optimizer,
         warm_update=make_supervised_update(
-            log_probs=make_log_probs(graphdef, temperature=1.0, head_chunk=update.head_chunk),
+            log_probs=make_log_probs(policy.graphdef, temperature=1.0, head_chunk=update.head_chunk),
             optimizer=warm_optimizer,
             mesh=mesh,
             micro_batches=1,
@@ -140,7 +138,7 @@ def prepare(config: Config) -> Run:
 def initial_state(run: Run) -> TrainState:
     """The state before the first step: of the warm start if there is one, else of the policy stage."""
     key = keys.run_key(run.config.run.seed)
-    params = run.initial_params(keys.fold(key, "parameters"))
+    params, frozen = run.policy.initial(keys.fold(key, "parameters"))
     warm = run.config.warm_start.steps > 0
     state = TrainState(
         params=params,
@@ -153,7 +151,8 @@ def initial_state(run: Run) -> TrainState:
         history=objectives.init_history(run.objective),
         ref_params=params if run.config.loss.kl_coef else None,
     )
-    return sharding.replicate(state if warm else policy_stage(run, state), run.mesh)
+    state = sharding.replicate(state if warm else policy_stage(run, state), run.mesh)
+    return replace(state, frozen=frozen)  # never donated, so it needs no buffers of its own
 
 
 def policy_stage(run: Run, state: TrainState) -> TrainState:
@@ -167,6 +166,14 @@ def policy_stage(run: Run, state: TrainState) -> TrainState:
         skipped=jnp.int32(0),
         ref_params=jax.tree.map(jnp.copy, state.params) if run.config.loss.kl_coef else None,
     )
+
+
+def tokenizer_of(config: Config) -> Tokenizer:
+    """The tokenizer a config names; a pretrained model brings its own."""
+    options = config.tokenizer
+    if options.kind == "transformers" and not options.path and isinstance(config.model, PretrainedModel):
+        options = replace(options, path=config.model.path)
+    return load_tokenizer(**asdict(options))
 
 
 def make_advantages(objective: objectives.Objective, *, num_groups: int, best: float) -> Callable:
@@ -212,15 +219,6 @@ def encode(problems: Sequence[Problem], tokenizer: Tokenizer, *, limit: int, wha
             f"{shorten(longest.problem.prompt_text)!r}"
         )
     return examples
-
-
-def sized_for(model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
-    """`model` with the tokenizer's vocabulary, unless the config gives a larger one."""
-    if model.vocab_size and model.vocab_size < tokenizer.vocab_size:
-        raise ValueError(
-            f"model.vocab_size: got {model.vocab_size}, expected at least the tokenizer's {tokenizer.vocab_size} (or 0)"
-        )
-    return replace(model, vocab_size=model.vocab_size or tokenizer.vocab_size)
 
 
 def build_optimizer(options: OptimizerConfig, total_steps: int) -> optax.GradientTransformation:
