@@ -18,7 +18,7 @@ SECONDS = 240
 
 @pytest.fixture
 def kernel(tmp_path, monkeypatch) -> str:
-    """The name of a kernel that is this interpreter and can import grpo_jax, whatever kernels are installed."""
+    """The name of a kernel that is this interpreter and can import grpo_jax, whatever is installed."""
     folder = tmp_path / "kernels" / "this_interpreter"
     folder.mkdir(parents=True)
     arguments = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
