@@ -16,7 +16,7 @@ Scalar = int | float | str | bool
 
 @dataclass(frozen=True)
 class ArithmeticData:
-    """Sums and differences of whole numbers, made on the fly: "37+85=" with answer "122"."""
+    """Sums, differences and products of whole numbers, made on the fly: "37+85=" with answer "122"."""
 
     operations: tuple[Literal["+", "-", "*"], ...] = ("+",)
     """Operators to draw from."""
@@ -24,6 +24,12 @@ class ArithmeticData:
     """Largest number of digits of an operand."""
     carries: Literal["any", "required"] = "any"
     """Whether an addition must carry (a subtraction, borrow) in at least one column."""
+    max_terms: int = 2
+    """Largest number of operands of a sum, drawn uniformly from 2 up; differences and products have two."""
+    prompt: str = "{question}="
+    """Prompt template; {question} is the problem, as in 37+85."""
+    system_prompt: str | None = None
+    """System message; makes the prompt a chat."""
     size: int = 20_000
     """Problems to draw before duplicates are removed."""
     held_out_fraction: float = 0.1

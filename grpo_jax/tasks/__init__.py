@@ -33,6 +33,9 @@ def build(data: Data) -> TaskSplit:
                 operations=data.operations,
                 max_digits=data.max_digits,
                 carries_required=data.carries == "required",
+                max_terms=data.max_terms,
+                prompt=data.prompt,
+                system_prompt=data.system_prompt,
                 size=data.size,
                 held_out_fraction=data.held_out_fraction,
             )
