@@ -1,4 +1,14 @@
-"""A one-million-parameter model learns to add two-digit numbers, from scratch, on a laptop CPU."""
+"""A one-million-parameter model learns to add two-digit numbers with carries, from scratch, on a laptop CPU.
+
+    grpo-jax train experiments/quickstart.py
+
+A supervised warm start stops half-way, so that there is something left to improve; GRPO with balanced aggregation
+(arXiv 2605.04077) takes it from there. Expect held-out accuracy, sampled at temperature 1, of 49.2 % [44.9, 53.6] before
+GRPO and 78.6 % [74.3, 82.4] after (95 % intervals, 256 problems x 4 samples), and the same numbers again on the same
+machine; another processor rounds differently and the warm start ends a few points away.
+
+Cost: 6.5 minutes of processor time in all.
+"""
 
 from grpo_jax.config import (
     ArithmeticData,
