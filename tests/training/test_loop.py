@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from grpo_jax.config import DriftFixConfig, HistoryConfig, LossConfig
 from grpo_jax.training import loop, setup
 from grpo_jax.training.records import read_rows
 from grpo_jax.types import TrainingStopped
@@ -103,6 +104,32 @@ def test_too_many_skipped_steps_stop_the_run(tmp_path):
     )
     with pytest.raises(TrainingStopped, match=r"step 2: .* non-finite gradients"):
         loop.train(setup.prepare(config))
+
+
+def test_ha_dw_and_dfpo_live_in_the_state_and_survive_a_resume(tmp_path):
+    loss = LossConfig(
+        aggregation="token",
+        surrogate="reinforce",
+        ratio="sequence",
+        history=HistoryConfig(update="soft"),
+        drift_fix=DriftFixConfig(),
+    )
+
+    def config(name, **changes):
+        base = tiny(tmp_path / name, loss=loss)
+        return replace(
+            base, update=replace(base.update, epochs=2), train=replace(base.train, steps=3), **changes
+        )
+
+    straight = loop.train(setup.prepare(config("straight")))
+    part = config("resumed")
+    loop.train(setup.prepare(replace(part, train=replace(part.train, steps=1))))
+    resumed = loop.train(setup.prepare(replace(part, run=replace(part.run, resume=True))))
+    assert int(straight.history.num_batches) == 3
+    assert_equal(resumed, straight)
+    last = measured(tmp_path / "straight")[-1]
+    assert {"hadw/anchor_prior", "hadw/anchor_posterior", "hadw/eta", "shared_token/residue"} <= last.keys()
+    assert last["ratio/max"] > 1  # four optimizer steps a rollout: the later ones are off-policy
 
 
 def test_a_terminated_run_saves_the_step_in_hand_and_goes_on(whole, tmp_path, monkeypatch):

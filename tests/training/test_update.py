@@ -23,6 +23,7 @@ MODEL = ModelConfig(
     vocab_size=29, num_layers=2, width=16, mlp_width=32, num_heads=2, num_kv_heads=1, head_dim=8
 )
 GROUPS, G, P, T = 4, 4, 5, 6
+SGD = optax.sgd(1.0)
 RULES = {
     "sequence": aggregation.sequence,
     "sequence_sum": aggregation.sequence_sum,
@@ -67,30 +68,40 @@ def batch(policy) -> Batch:
     )
 
 
-def one_step(policy, batch, *, objective, devices=1, micro_batches=1, num_groups=GROUPS):
-    """Gradients (by SGD with rate 1) and metrics of one update."""
-    log_probs, params = policy
-    mesh = sharding.make_mesh(devices)
-    update = make_update(
+def update_of(log_probs, *, objective, mesh, micro_batches=1, num_groups=GROUPS, optimizer=SGD):
+    return make_update(
         log_probs=log_probs,
         objective=objective,
-        optimizer=optax.sgd(1.0),
+        optimizer=optimizer,
         mesh=mesh,
         num_groups=num_groups,
         micro_batches=micro_batches,
-        vocab_size=29,
+        vocab_size=MODEL.vocab_size,
     )
+
+
+def state_of(params, mesh, optimizer=SGD) -> TrainState:
     zero = jnp.int32(0)
     state = TrainState(
         params=params,
-        optimizer=optax.sgd(1.0).init(params),
+        optimizer=optimizer.init(params),
         key=zero,
         step=zero,
         warm=zero,
         cursor=zero,
         skipped=zero,
     )
-    after, metrics = update(sharding.replicate(state, mesh), sharding.split_rows(batch, mesh))
+    return sharding.replicate(state, mesh)
+
+
+def one_step(policy, batch, *, objective, devices=1, micro_batches=1, num_groups=GROUPS):
+    """Gradients (by SGD with rate 1) and metrics of one update."""
+    log_probs, params = policy
+    mesh = sharding.make_mesh(devices)
+    update = update_of(
+        log_probs, objective=objective, mesh=mesh, micro_batches=micro_batches, num_groups=num_groups
+    )
+    after, metrics = update(state_of(params, mesh), sharding.split_rows(batch, mesh))
     gradient = jax.tree.map(lambda old, new: np.asarray(old) - np.asarray(new), params, after.params)
     return gradient, {name: float(value) for name, value in metrics.items()}
 
@@ -178,6 +189,23 @@ def test_without_old_log_probs_the_policy_is_its_own_old_policy(policy, batch):
     assert implied[1]["ratio/max"] == 1.0
 
 
+def test_the_second_update_on_a_rollout_is_off_policy_against_the_stored_old_log_probs(policy, batch):
+    """Fault 41: ratio 1 in the first iteration and not in the second, whose old log-probs are still the rollout's."""
+    log_probs, params = policy
+    mesh = sharding.make_mesh(1)
+    old = np.asarray(make_log_prob_pass(log_probs=log_probs, mesh=mesh, micro_batches=1)(params, batch))
+    optimizer = optax.sgd(0.3)
+    update = update_of(log_probs, objective=objective_for(aggregation.token), mesh=mesh, optimizer=optimizer)
+    state = state_of(params, mesh, optimizer)
+    state, first = update(state, replace(batch, old_log_probs=old))
+    moved = np.asarray(log_probs(state.params, batch)[0])
+    _, second = update(state, replace(batch, old_log_probs=old))
+    assert first["ratio/max"] == 1.0 and first["kl/old"] == 0
+    expected = np.exp(moved - old)[batch.loss_mask].mean()
+    assert second["ratio/max"] != 1.0
+    np.testing.assert_allclose(second["ratio/mean"], expected, rtol=1e-5)
+
+
 def test_a_non_finite_gradient_is_skipped_and_counted(policy, batch):
     log_probs, params = policy
 
@@ -193,23 +221,13 @@ def test_a_non_finite_gradient_is_skipped_and_counted(policy, batch):
 def test_supervised_loss_is_the_mean_over_tokens_however_cut(policy, batch):
     log_probs, params = policy
     expected = -np.asarray(log_probs(params, batch)[0])[batch.loss_mask].mean()
-    zero = jnp.int32(0)
     results = []
     for devices, micro_batches in ((1, 1), (1, 4), (8, 2)):
         mesh = sharding.make_mesh(devices)
         update = make_supervised_update(
-            log_probs=log_probs, optimizer=optax.sgd(1.0), mesh=mesh, micro_batches=micro_batches
+            log_probs=log_probs, optimizer=SGD, mesh=mesh, micro_batches=micro_batches
         )
-        state = TrainState(
-            params=params,
-            optimizer=optax.sgd(1.0).init(params),
-            key=zero,
-            step=zero,
-            warm=zero,
-            cursor=zero,
-            skipped=zero,
-        )
-        after, metrics = update(sharding.replicate(state, mesh), sharding.split_rows(batch, mesh))
+        after, metrics = update(state_of(params, mesh), sharding.split_rows(batch, mesh))
         np.testing.assert_allclose(float(metrics["warm_start/loss"]), expected, rtol=1e-5)
         results.append((jax.device_get(after.params), {"loss": float(metrics["warm_start/loss"])}))
     assert_same(results[0], results[1])
