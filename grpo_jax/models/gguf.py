@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    pass
 
 CONFIG = {
     "vocab_size": "vocab_size",
@@ -180,10 +180,3 @@ def _parse(path: Path, mtime: int, size: int):
         return GGUFReader(path)
     except ValueError as error:
         raise ValueError(f"{path} is not a whole GGUF file: {error}") from None
-
-
-def read_tokenizer(path: str | Path) -> "PreTrainedTokenizerFast":
-    """The tokenizer of a .gguf file; see `grpo_jax.models.gguf_tokenizer`."""
-    from grpo_jax.models import gguf_tokenizer
-
-    return gguf_tokenizer.build(GgufFile(path))

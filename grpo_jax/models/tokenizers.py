@@ -53,9 +53,9 @@ def load_tokenizer(
 
     path = resolve(path)
     if path.endswith(".gguf"):
-        from grpo_jax.models import gguf
+        from grpo_jax.models import gguf_tokenizer
 
-        return TransformersTokenizer(gguf.read_tokenizer(path), chat=chat)
+        return TransformersTokenizer(gguf_tokenizer.read_tokenizer(path), chat=chat)
     folder = locate(path, weights=False)
     return TransformersTokenizer(_from_folder(folder), chat=chat, stop_ids=generation_stop_ids(folder))
 
