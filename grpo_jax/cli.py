@@ -27,16 +27,13 @@ def train(arguments: Sequence[str]) -> None:
         raise ValueError("train: the first argument is an experiment file, e.g. experiments/quickstart.py")
     path, *flags = arguments
     config = experiment.override(experiment.load(path), flags, f"grpo-jax train {path}")
-    from grpo_jax.training import (  # after parsing, so that --help and a mistyped flag answer at once
-        loop,
-        setup,
-    )
+    # Imported after parsing, so that --help and a mistyped flag answer at once.
+    from grpo_jax.training import loop, setup
 
     run = setup.prepare(config)
     print(f"run folder: {run.folder}", flush=True)
-    with one_line(
-        InputError, TrainingStopped
-    ):  # any other error from here on is ours, and shows where it comes from
+    # Any other error from here on is ours, and shows where it comes from.
+    with one_line(InputError, TrainingStopped):
         try:
             state = loop.train(run)
         except (ValueError, OSError, ImportError) as error:
