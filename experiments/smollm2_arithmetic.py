@@ -10,9 +10,9 @@ other Llama or Qwen in place of the package.
 
 Not measured: a whole run. No held-out accuracy after training is claimed here, nor that 150 steps suffice.
 Measured, on a machine of 2 cores that others kept busy (load 8 to 15):
-    three steps of 64 completions took 59 (the first, with compilation), 48 and 41 seconds of CPU time and 130, 100 and 284
-    of wall time; two free cores should need some 25 seconds a step, 150 steps and two evaluations some 70 minutes. Peak
-    memory 4.0 GB. Starting took 31 seconds.
+    three steps of 64 completions took 59 (the first, with compilation), 48 and 41 seconds of CPU time and 130, 100 and
+    284 of wall time. From that, an estimate for two free cores: 25 seconds a step, 70 minutes for 150 steps and two
+    evaluations. Peak memory 4.0 GB. Starting took 31 seconds.
     The three steps' mean rewards were 0.03, 0.13 and 0.05, with 75 to 81 % of replies cut off at 16 tokens.
     Before training, sampled at temperature 1 and cut at 24 tokens, 24 problems of each kind: sums of two 25 % right, products
     17 %, sums of three 8 %.
