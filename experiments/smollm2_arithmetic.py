@@ -14,8 +14,8 @@ Measured, on a machine of 2 cores that others kept busy (load 8 to 15):
     284 of wall time. From that, an estimate for two free cores: 25 seconds a step, 70 minutes for 150 steps and two
     evaluations. Peak memory 4.0 GB. Starting took 31 seconds.
     The three steps' mean rewards were 0.03, 0.13 and 0.05, with 75 to 81 % of replies cut off at 16 tokens.
-    Before training, sampled at temperature 1 and cut at 24 tokens, 24 problems of each kind: sums of two 25 % right, products
-    17 %, sums of three 8 %.
+    Before training, sampled at temperature 1 and cut at 24 tokens, 24 problems of each kind: sums of two 25 % right,
+    products 17 %, sums of three 8 %.
 """
 
 from grpo_jax.config import (
