@@ -1,6 +1,6 @@
 """Runs the methods of `tunix_methods.py` in Tunix 0.1.7: trains with each, then compares with grpo_jax.
 
-    FOLDER/bin/python experiments/interop/tunix_check.py          # about two minutes on two CPU cores
+    FOLDER/bin/python experiments/interop/tunix_check.py          # a minute of CPU time
 
 The comparison is on one fixed batch. Tunix: the registered function on micro-batches of two groups, averaged
 as Tunix averages them. grpo_jax: `losses.objective` on the whole mini-batch at once, masks from true lengths,
