@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import math
 import re
 import runpy
 from collections.abc import Mapping, Sequence
@@ -94,6 +95,10 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "checkpoint.keep": config.checkpoint.keep,
         "optimizer.learning_rate": config.optimizer.learning_rate,
         "rollout.temperature": rollout.temperature,
+        "update.max_skipped": update.max_skipped,
+        "warm_start.optimizer.learning_rate": config.warm_start.optimizer.learning_rate,
+        "optimizer.max_grad_norm": config.optimizer.max_grad_norm,
+        "warm_start.optimizer.max_grad_norm": config.warm_start.optimizer.max_grad_norm,
     }
     for name, value in positive.items():
         _require(value > 0, name, value, "a positive number")
@@ -102,7 +107,15 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "warm_start.steps": config.warm_start.steps,
         "evaluation.every": config.evaluation.every,
         "checkpoint.every": config.checkpoint.every,
+        "evaluation.problems": config.evaluation.problems,
+        "evaluation.temperature": config.evaluation.temperature,
+        "rollout.top_k": rollout.top_k,
+        "update.mini_batch": update.mini_batch,
+        "update.micro_batch": update.micro_batch,
+        "optimizer.warmup_steps": config.optimizer.warmup_steps,
+        "warm_start.optimizer.warmup_steps": config.warm_start.optimizer.warmup_steps,
         "loss.kl_coef": config.loss.kl_coef,
+        "loss.eps": config.loss.eps,
     }.items():
         _require(value >= 0, name, value, "0 or more")
     _require(
@@ -110,6 +123,12 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "rollout.group_size",
         rollout.group_size,
         "at least 2: a group of one has no baseline",
+    )
+    _require(
+        0 <= config.loss.ddof < rollout.group_size,
+        "loss.ddof",
+        config.loss.ddof,
+        f"from 0 to below rollout.group_size = {rollout.group_size}: a standard deviation divides by their difference",
     )
     _require(0 < rollout.top_p <= 1, "rollout.top_p", rollout.top_p, "in (0, 1]")
     truncated = rollout.top_k > 0 or rollout.top_p < 1
@@ -171,6 +190,8 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
 
 
 def _check_architecture(model: ModelConfig, *, length: int) -> None:
+    for name in ("num_layers", "width", "mlp_width", "num_heads", "num_kv_heads", "head_dim"):
+        _require(getattr(model, name) > 0, f"model.{name}", getattr(model, name), "a positive number")
     _require(
         length <= model.max_position,
         "rollout.max_prompt_length + rollout.max_completion_length",
@@ -219,6 +240,8 @@ def _literal(value: Any, depth: int) -> str:
     if isinstance(value, tuple):
         inner = "".join(f"{pad}{_literal(item, depth + 1)},\n" for item in value)
         return f"(\n{inner}{end})" if value else "()"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"  # inf is no name
     return repr(value)
 
 

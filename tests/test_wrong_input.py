@@ -1,6 +1,7 @@
 """A newcomer's mistakes: each is one clear line naming the field, before anything is trained, and no traceback."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -62,6 +63,11 @@ FLAGS = {
     "mini-batch that does not divide": (["--update.mini_batch", "3"], ["update.mini_batch", "got 3"]),
     "more devices than there are": (["--mesh.data", "64"], ["mesh.data", "64"]),
     "truncated sampling": (["--rollout.top_p", "0.9"], ["rollout.top_k/top_p", "allow_truncated_sampling"]),
+    "negative micro-batch": (["--update.micro_batch", "-4"], ["update.micro_batch", "got -4"]),
+    "negative mini-batch": (["--update.mini_batch", "-2"], ["update.mini_batch", "got -2"]),
+    "negative number of problems": (["--evaluation.problems", "-1"], ["evaluation.problems", "got -1"]),
+    "ddof of a whole group": (["--loss.ddof", "4"], ["loss.ddof", "got 4", "group_size = 4"]),
+    "no heads": (["--model.num_kv_heads", "0"], ["model.num_kv_heads", "got 0"]),
     "odd head": (["--model.head_dim", "7"], ["model.head_dim", "7"]),
     "resume of nothing": (["--resume"], ["run.resume", "holds no run"]),
     "unknown reward": (["--reward.functions.0.name", "exact"], ["reward.functions", "exact_match"]),
@@ -76,6 +82,14 @@ def test_a_wrong_flag(capsys, experiment_file, case):
     assert len(text.splitlines()) == 1
     for part in expected:
         assert part in text
+
+
+def test_an_infinite_option_is_written_so_that_it_loads(tmp_path):
+    config = tiny(tmp_path / "run")
+    config = replace(config, optimizer=replace(config.optimizer, max_grad_norm=float("inf")))
+    path = tmp_path / "config.py"
+    path.write_text(experiment.to_source(config))
+    assert experiment.load(path) == config
 
 
 def test_no_experiment_file(capsys):
@@ -139,6 +153,8 @@ def test_resuming_with_another_model(capsys, experiment_file, tmp_path):
     )
     text = complaint(capsys, "train", experiment_file, "--resume", "--model.width", "32")
     assert "model.width was 16" in text and "32 now" in text
+    text = complaint(capsys, "train", experiment_file, "--resume", "--run.seed", "1")
+    assert "run.seed was 0" in text and "1 now" in text
     # A config edited by hand does not get past the checkpoint itself.
     saved = tmp_path / "run" / "config.py"
     saved.write_text(saved.read_text().replace("mlp_width=32", "mlp_width=64"))

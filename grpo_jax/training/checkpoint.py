@@ -39,7 +39,12 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def save(self, step: int, state: TrainState, *, accuracy: float | None = None) -> None:
-        """Starts writing `state`; returns once the arrays are copied, so that training may donate them."""
+        """Starts writing `state`; returns once the arrays are copied, so that training may donate them.
+
+        The newest step is not written twice: a stop may be asked for just after a step was saved.
+        """
+        if step == self.latest:
+            return
         metrics = None if accuracy is None else {"accuracy": accuracy}
         self._manager.save(step, args=ocp.args.StandardSave(_saved(state)), metrics=metrics, force=True)
 

@@ -28,7 +28,7 @@ from grpo_jax.training.policy import Policy, architecture_of, make_policy, sized
 from grpo_jax.training.update import Step, make_log_prob_pass, make_supervised_update, make_update
 from grpo_jax.types import Problem, TrainState
 
-RESUMABLE_CHANGES = ("run.", "train.steps", "evaluation.", "checkpoint.")
+RESUMABLE_CHANGES = ("run.folder", "run.resume", "train.steps", "evaluation.", "checkpoint.")
 """Fields that a resumed run may change without ceasing to be the same run."""
 
 
@@ -107,7 +107,7 @@ def prepare(config: Config) -> Run:
         engine=NativeEngine(policy.graphdef, max_prompt_length=rollout.max_prompt_length),
         objective=objective,
         advantages=make_advantages(
-            objective, num_groups=rollout.batch_size, best=sum(r.weight for r in rewards)
+            objective, num_groups=rollout.batch_size, weights=[reward.weight for reward in rewards]
         ),
         rewards=rewards,
         policy=policy,
@@ -176,11 +176,18 @@ def tokenizer_of(config: Config) -> Tokenizer:
     return load_tokenizer(**asdict(options))
 
 
-def make_advantages(objective: objectives.Objective, *, num_groups: int, best: float) -> Callable:
+def make_advantages(
+    objective: objectives.Objective, *, num_groups: int, weights: Sequence[float]
+) -> Callable:
     """A jitted function (rewards, scored, group_ids, history) -> (advantages, history, metrics).
 
-    `best` is the summed reward of a completion that every reward function finds perfect (1 each).
+    `weights` are those of the reward functions. All right is a group where each function that is wanted gave 1 and
+    each that is not gave 0, unless HA-DW's `reward_range` says what the best summed reward is.
     """
+    low, high = sum(w for w in weights if w < 0), sum(w for w in weights if w > 0)
+    if objective.history is not None:
+        low, high = objective.history.reward_range
+    rounding = 1e-6 * max(abs(low), abs(high))  # of a sum of weights
 
     def judge(rewards, scored, group_ids, history):
         advantages, history, metrics = objectives.advantages(
@@ -192,11 +199,8 @@ def make_advantages(objective: objectives.Objective, *, num_groups: int, best: f
             history=history,
         )
         groups = group_rows(group_ids, num_groups, None).only(scored)
-        return (
-            advantages,
-            history,
-            diagnostics.reward_metrics(rewards, groups, reward_range=(0.0, best)) | metrics,
-        )
+        judged = diagnostics.reward_metrics(rewards, groups, reward_range=(low + rounding, high - rounding))
+        return advantages, history, metrics | judged
 
     return jax.jit(judge)
 
@@ -263,5 +267,5 @@ def check_resumable(config: Config, folder: Path) -> None:
         name, (old, new) = next(iter(changed.items()))
         raise ValueError(
             f"run.resume: {name} was {old!r} in {folder} and is {new!r} now; "
-            "a resumed run keeps its config (only run, train.steps, evaluation and checkpoint may change)"
+            "a resumed run keeps its config (only run.folder, train.steps, evaluation and checkpoint may change)"
         )

@@ -10,6 +10,7 @@ import pytest
 
 from grpo_jax.config import DriftFixConfig, HistoryConfig, LossConfig
 from grpo_jax.training import loop, setup
+from grpo_jax.training.objective import objective_of
 from grpo_jax.training.records import read_rows
 from grpo_jax.types import TrainingStopped
 from tests.tiny import tiny
@@ -147,6 +148,28 @@ def test_a_terminated_run_saves_the_step_in_hand_and_goes_on(whole, tmp_path, mo
     monkeypatch.setattr(loop, "policy_step", real)
     state = loop.train(setup.prepare(replace(config, run=replace(config.run, resume=True))))
     assert_equal(state, whole[2])
+
+
+def test_a_stop_in_the_warm_start_just_after_a_checkpoint(tmp_path):
+    run = setup.prepare(tiny(tmp_path / "run"))  # which saves every step
+    real = run.checkpoints.save
+
+    def terminate(step, state, **options):
+        real(step, state, **options)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    run.checkpoints.save = terminate
+    state = loop.train(run)
+    assert (int(state.warm), int(state.step)) == (1, 1)
+
+
+def test_all_right_is_the_best_that_the_weighted_rewards_can_be(tmp_path):
+    objective = objective_of(tiny(tmp_path).loss, max_length=4)
+    judge = setup.make_advantages(objective, num_groups=3, weights=(1.0, 0.2, 0.1, -0.5))
+    rewards = np.array([1, 1, np.float32(1) + np.float32(0.2) + np.float32(0.1), 1.3, -0.5, -0.5], np.float32)
+    _, _, metrics = judge(rewards, np.ones(6, bool), np.array([0, 0, 1, 1, 2, 2]), None)
+    assert float(metrics["groups/all_right"]) == pytest.approx(1 / 3)
+    assert float(metrics["groups/all_wrong"]) == pytest.approx(1 / 3)
 
 
 def test_a_folder_that_holds_a_run_is_left_alone(whole):
