@@ -434,6 +434,8 @@ class RunConfig:
     """Seed of everything: initial parameters, data order, sampling."""
     resume: bool = False
     """Continue the run in the folder from its newest checkpoint."""
+    wandb_project: str = ""
+    """Weights & Biases project to log to besides (extra: wandb); empty for none."""
 
 
 @dataclass(frozen=True)

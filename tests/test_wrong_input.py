@@ -92,6 +92,12 @@ def test_an_infinite_option_is_written_so_that_it_loads(tmp_path):
     assert experiment.load(path) == config
 
 
+def test_wandb_without_its_extra(capsys, experiment_file, monkeypatch):
+    monkeypatch.setattr(setup, "find_spec", lambda name: None)
+    text = complaint(capsys, "train", experiment_file, "--run.wandb_project", "x")
+    assert "run.wandb_project" in text and "grpo_jax[wandb]" in text
+
+
 def test_no_experiment_file(capsys):
     assert "experiments/nothing.py" in complaint(capsys, "train", "experiments/nothing.py")
     assert "experiment file" in complaint(capsys, "train")

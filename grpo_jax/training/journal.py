@@ -16,10 +16,11 @@ TITLES = {"warm_start": "warm start", "policy": "GRPO"}
 class Journal:
     """The written side of a run. Close it (or leave its `with`) to flush everything."""
 
-    def __init__(self, folder: Path, *, resumed: Position | None):
+    def __init__(self, folder: Path, *, resumed: Position | None, wandb_project: str = ""):
         self.folder = folder
         self.timer = PhaseTimer()
-        self._metrics = MetricWriter(folder, resumed=resumed)
+        wandb = {"project": wandb_project, "name": folder.name, "dir": str(folder)} if wandb_project else None
+        self._metrics = MetricWriter(folder, resumed=resumed, wandb=wandb)
         self._samples = SampleWriter(folder, resumed=resumed)
 
     @contextmanager

@@ -38,7 +38,8 @@ def train(run: Run) -> TrainState:
     if run.config.run.resume:
         state = run.checkpoints.restore(state)
         resumed = position(state)
-    with Journal(run.folder, resumed=resumed) as journal, stop_request() as stopping:
+    journal = Journal(run.folder, resumed=resumed, wandb_project=run.config.run.wandb_project)
+    with journal, stop_request() as stopping:
         if state.warm:
             state = warm_start(run, state, journal, stopping)
         if not state.warm:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,14 @@ from grpo_jax.training.policy import Policy, architecture_of, make_policy, sized
 from grpo_jax.training.update import Step, make_log_prob_pass, make_supervised_update, make_update
 from grpo_jax.types import Problem, TrainState
 
-RESUMABLE_CHANGES = ("run.folder", "run.resume", "train.steps", "evaluation.", "checkpoint.")
+RESUMABLE_CHANGES = (
+    "run.folder",
+    "run.resume",
+    "run.wandb_project",
+    "train.steps",
+    "evaluation.",
+    "checkpoint.",
+)
 """Fields that a resumed run may change without ceasing to be the same run."""
 
 
@@ -77,6 +85,8 @@ def prepare(config: Config) -> Run:
     """
     architecture = architecture_of(config.model)
     experiment.validate(config, devices=jax.device_count(), architecture=architecture)
+    if config.run.wandb_project and find_spec("wandb") is None:
+        raise ValueError('run.wandb_project: logging there needs the extra: pip install "grpo_jax[wandb]"')
     split = tasks.build(config.data)
     tokenizer = tokenizer_of(config)
     limit = config.rollout.max_prompt_length
