@@ -7,9 +7,9 @@ Start with `objective.py`, which says what is computed when, and `recipes.py`, w
     method = recipes.balanced()
     advantages, _, _ = objective.advantages(method, rewards=..., group_ids=..., num_groups=...)
     weights = objective.weights(method, advantages=advantages, loss_mask=..., group_ids=..., num_groups=...)
-    loss, totals = objective.loss(method, log_probs=..., old_log_probs=..., loss_mask=...,
-    advantages=advantages,
-                                  weights=weights)
+    loss, totals = objective.loss(
+        method, log_probs=..., old_log_probs=..., loss_mask=..., advantages=advantages, weights=weights
+    )
 """
 
 from grpo_jax.losses import (

@@ -79,22 +79,19 @@ def token_reports(
     """What every objective reports per token; a quantity without its input has no key.
 
     - `ratio/max`, `ratio/ess`: 1 on the first update of a rollout, or old log-probs are not the trainer's
-    own. An ess well
-      below 1 afterwards: a few tokens decide the update, reuse the rollout less.
+      own. An ess well below 1 afterwards: a few tokens decide the update, reuse the rollout less.
     - `kl/old`: how far the updates have moved the policy since the rollout, by k3. It should be small and
-    start at 0. - `kl/ref`: KL to the reference, by k3, from `to_reference` = ref_log_probs − log_probs. Grows
-    with training; a jump is
-      a policy leaving the reference's language.
+      start at 0.
+    - `kl/ref`: KL to the reference, by k3, from `to_reference` = ref_log_probs − log_probs. Grows with
+      training; a jump is a policy leaving the reference's language.
     - `entropy/mean`: falling to 0 means all responses become the same and no group is mixed any more.
     - `sampler/log_prob_gap`: mean |old − sampler|. Above rounding (1e-2 in bfloat16), sampler and trainer
-    disagree on the
-      model, the temperature or the truncation, and every ratio is off by that much.
+      disagree on the model, the temperature or the truncation, and every ratio is off by that much.
     - `clip/low_fraction`, `clip/high_fraction` (from the surrogate): tokens that lost their gradient. Many:
-    the steps are
-      too large for the number of updates per rollout; one side only: the policy is pushed in that direction.
-    - `loss/policy`: about 0 on the first update when advantages are centred, which is right and says nothing;
-    watch it
-      move within a rollout.
+      the steps are too large for the number of updates per rollout; one side only: the policy is pushed in
+      that direction.
+    - `loss/policy`: about 0 on the first update when advantages are centred, which is right and says
+      nothing; watch it move within a rollout.
     """
     reports = {"kl/old": k3(-log_ratio), "ratio/mean": ratio, "ratio/square": ratio**2}
     if to_reference is not None:
@@ -124,12 +121,10 @@ def reward_metrics(
 
     - `reward/mean`: over scored responses. The number to raise, on samples at the training temperature.
     - `groups/mixed_fraction`: share of prompts whose responses were not all judged alike. Only these teach;
-    near 0 the
-      step is nearly empty whatever its size.
+      near 0 the step is nearly empty whatever its size.
     - `groups/all_right`, `groups/all_wrong`: share of prompts where every response reached the best or the
-    worst reward.
-      Many all right: the data is used up. Many all wrong: it is too hard, or the reward does not see the
-      answers.
+      worst reward. Many all right: the data is used up. Many all wrong: it is too hard, or the reward does
+      not see the answers.
     """
     lowest, highest = groups.min(rewards), groups.max(rewards)
     return {
@@ -146,12 +141,10 @@ def length_metrics(
     """How long responses are, in tokens that exist (not tokens that train).
 
     - `length/mean`: a steady climb to the length limit means truncation, not thought.
-    - `length/cv`: std over mean within mixed groups. Near 0 all aggregation rules agree; the larger, the more
-    the choice
-      of rule decides.
+    - `length/cv`: std over mean within mixed groups. Near 0 all aggregation rules agree; the larger, the
+      more the choice of rule decides.
     - `length/gap`: (L₋ − L₊) / L in mixed groups. Above 0 wrong answers are longer: `token` then pushes
-    harder on wrong
-      answers than on right ones, below 0 the reverse.
+      harder on wrong answers than on right ones, below 0 the reverse.
     """
     check_values(completion_lengths >= 0, "completion_lengths: expected none below 0", completion_lengths)
     lengths = as_float(completion_lengths)
