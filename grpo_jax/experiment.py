@@ -7,6 +7,7 @@ import io
 import math
 import re
 import runpy
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def override(config: Config, arguments: Sequence[str], program: str) -> Config:
     Raises:
         ValueError: an unknown flag or a value of the wrong type, in one line that names the flag.
     """
+    config = _switch_on(config, arguments)
     arguments = ["--run.resume=True" if argument == "--resume" else argument for argument in arguments]
     complaint = io.StringIO()
     try:
@@ -55,6 +57,29 @@ def override(config: Config, arguments: Sequence[str], program: str) -> Config:
         if exit_.code in (0, None):
             raise
         raise ValueError(_first_sentence(complaint.getvalue())) from None
+
+
+def _switch_on(section: Any, arguments: Sequence[str], prefix: str = "--") -> Any:
+    """`section` with those of its optional sections that are None at their defaults, if a flag names a field of one.
+
+    `--loss.history.window 5` alone thus turns HA-DW on; `--help` shows every section.
+    """
+    types = typing.get_type_hints(type(section))
+    changes = {}
+    for f in dataclasses.fields(section):
+        value, flag = getattr(section, f.name), f"{prefix}{f.name}."
+        if value is None and any(_names(a).startswith(flag) or a in ("--help", "-h") for a in arguments):
+            value = next((t() for t in typing.get_args(types[f.name]) if dataclasses.is_dataclass(t)), None)
+        if dataclasses.is_dataclass(value):
+            value = _switch_on(value, arguments, flag)
+        if value is not getattr(section, f.name):
+            changes[f.name] = value
+    return dataclasses.replace(section, **changes) if changes else section
+
+
+def _names(argument: str) -> str:
+    """A flag as the fields are called: tyro also takes hyphens for underscores."""
+    return "--" + argument[2:].replace("-", "_") if argument.startswith("--") else ""
 
 
 def _first_sentence(box: str) -> str:

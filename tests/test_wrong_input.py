@@ -7,6 +7,7 @@ import pytest
 
 from grpo_jax import experiment
 from grpo_jax.cli import main
+from grpo_jax.config import DriftFixConfig, HistoryConfig
 from grpo_jax.training import loop, setup
 from tests.tiny import tiny
 
@@ -82,6 +83,19 @@ def test_a_wrong_flag(capsys, experiment_file, case):
     assert len(text.splitlines()) == 1
     for part in expected:
         assert part in text
+
+
+def test_a_flag_turns_an_optional_section_on(tmp_path, capsys):
+    config = tiny(tmp_path / "run")
+    assert experiment.override(config, ["--loss.eps", "0.1"], "test").loss.history is None
+    loss = experiment.override(config, ["--loss.history.window", "5"], "test").loss
+    assert loss.history == HistoryConfig(window=5) and loss.drift_fix is None
+    flags = ["--loss.drift-fix.stop-gradient=False"]
+    assert experiment.override(config, flags, "test").loss.drift_fix == DriftFixConfig(stop_gradient=False)
+    with pytest.raises(SystemExit):
+        experiment.override(config, ["--help"], "test")
+    text = capsys.readouterr().out
+    assert "--loss.history.window" in text and "--loss.drift-fix.transform" in text.replace("_", "-")
 
 
 def test_an_infinite_option_is_written_so_that_it_loads(tmp_path):

@@ -31,6 +31,10 @@ from grpo_jax.types import TRUNCATED, Batch, Rollout, TrainingStopped, TrainStat
 
 POLICY, WARM_START = "policy", "warm_start"
 
+OF_STEPS = ("grad/", "loss/", "update/")
+OF_MIXED_GROUPS = ("coupling/", "learning_tax/", "length/", "shared_token/")
+"""Prefixes of metrics of whole optimizer steps, and of means over their mixed groups; the others are means over tokens."""
+
 
 def train(run: Run) -> TrainState:
     """Runs every stage that is still to do, and returns the final state."""
@@ -283,11 +287,22 @@ def is_multiple(step: int, every: int) -> bool:
 
 
 def mean_of_steps(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """One value per metric over the optimizer steps of a rollout: the largest of a maximum, else the mean."""
-    return {
-        name: float((np.max if name.endswith("/max") else np.mean)([m[name] for m in metrics]))
-        for name in metrics[0]
-    }
+    """One value per metric over the optimizer steps of a rollout: the largest of a maximum, else the mean.
+
+    A step counts by what it took its mean over, tokens that train or mixed groups: one that had none says nothing.
+    """
+
+    def mean(name: str) -> float:
+        values = [m[name] for m in metrics]
+        if name.endswith("/max"):
+            return np.max(values)
+        if name.startswith(OF_STEPS):
+            return np.mean(values)
+        over = "update/mixed_groups" if name.startswith(OF_MIXED_GROUPS) else "update/trained_tokens"
+        counts = [m[over] for m in metrics]
+        return np.average(values, weights=counts) if np.sum(counts) else np.mean(values)
+
+    return {name: float(mean(name)) for name in metrics[0]}
 
 
 def refuse_if_stuck(run: Run, state: TrainState) -> None:

@@ -76,21 +76,28 @@ def make_update(
         return (weights, constants), diagnose(batch, weights, constants.weights)
 
     def diagnose(batch: Batch, weights: objectives.Weights, constants: Float[Array, "N"] | None):
-        return diagnostics.batch_metrics(
-            advantages=batch.advantages,
-            token_weights=weights.policy,
-            loss_mask=batch.loss_mask,
-            completion_lengths=batch.completion_lengths,
-            groups=group_rows(batch.group_ids, num_groups, axis),
-            constants=constants,
-        ) | diagnostics.learning_tax(
-            batch.completion_ids,
-            batch.loss_mask,
-            weights.policy,
-            batch.advantages,
-            vocab_size=vocab_size,
-            axis_name=axis,
-        )
+        rows = group_rows(batch.group_ids, num_groups, axis)
+        mixed = (rows.sum(batch.advantages > 0) > 0) & (rows.sum(batch.advantages < 0) > 0)
+        return {
+            "update/trained_tokens": rows.total(batch.loss_mask.sum(axis=1)),
+            "update/mixed_groups": rows.total(mixed / jnp.maximum(rows.size, 1)),
+            **diagnostics.batch_metrics(
+                advantages=batch.advantages,
+                token_weights=weights.policy,
+                loss_mask=batch.loss_mask,
+                completion_lengths=batch.completion_lengths,
+                groups=rows,
+                constants=constants,
+            ),
+            **diagnostics.learning_tax(
+                batch.completion_ids,
+                batch.loss_mask,
+                weights.policy,
+                batch.advantages,
+                vocab_size=vocab_size,
+                axis_name=axis,
+            ),
+        }
 
     def loss_of_rows(params: Any, rows: Batch, constants: Any):
         weights, group_constants = constants

@@ -8,7 +8,17 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.config import DriftFixConfig, HistoryConfig, LossConfig
+from grpo_jax.config import (
+    DriftFixConfig,
+    EvaluationConfig,
+    HistoryConfig,
+    LossConfig,
+    RewardConfig,
+    RewardFunction,
+    TrainConfig,
+    UpdateConfig,
+    WarmStartConfig,
+)
 from grpo_jax.training import loop, setup
 from grpo_jax.training.objective import objective_of
 from grpo_jax.training.records import read_rows
@@ -170,6 +180,38 @@ def test_all_right_is_the_best_that_the_weighted_rewards_can_be(tmp_path):
     _, _, metrics = judge(rewards, np.ones(6, bool), np.array([0, 0, 1, 1, 2, 2]), None)
     assert float(metrics["groups/all_right"]) == pytest.approx(1 / 3)
     assert float(metrics["groups/all_wrong"]) == pytest.approx(1 / 3)
+
+
+def odd_unscored(problem, completion):
+    """No verdict on half of the problems: whole groups are unscored."""
+    return (
+        None if problem.prompt_text[0] in "13579" else float(any(c in completion for c in "0123456789+-*/"))
+    )
+
+
+def test_a_mini_batch_without_a_token_does_not_dilute_the_metrics(tmp_path):
+    config = tiny(
+        tmp_path / "run",
+        reward=RewardConfig((RewardFunction("tests.training.test_loop:odd_unscored"),), "unscored"),
+        update=UpdateConfig(mini_batch=1, micro_batch=4),
+        warm_start=WarmStartConfig(steps=0),
+        train=TrainConfig(steps=1),
+        evaluation=EvaluationConfig(every=0, problems=2, samples=1),
+    )
+    loop.train(setup.prepare(config))
+    row = measured(tmp_path / "run")[-1]
+    assert 0 < row["reward/unscored_count"] < 16
+    assert row["ratio/mean"] == pytest.approx(1, abs=0.2) and row["entropy/mean"] > 4
+
+
+def test_the_mean_over_optimizer_steps_counts_tokens_and_mixed_groups():
+    counts = {"update/trained_tokens": 3.0, "update/mixed_groups": 2.0}
+    nothing = {"update/trained_tokens": 1.0, "update/mixed_groups": 0.0}
+    values = {"entropy/mean": 4.0, "coupling/log_ratio": 0.5, "grad/norm": 1.0, "ratio/max": 2.0}
+    zeros = dict.fromkeys(values, 0.0)
+    mean = loop.mean_of_steps([counts | values, nothing | zeros])
+    assert mean["entropy/mean"] == 3 and mean["coupling/log_ratio"] == 0.5
+    assert mean["grad/norm"] == 0.5 and mean["ratio/max"] == 2
 
 
 def test_a_folder_that_holds_a_run_is_left_alone(whole):
