@@ -34,7 +34,9 @@ config = Config(
         answer_pattern=r"####\s*(.+)",
         held_out_fraction=0.05,
     ),
-    model=ModelConfig(num_layers=4, width=128, mlp_width=384, num_heads=4, num_kv_heads=2, head_dim=32, max_position=2048),
+    model=ModelConfig(
+        num_layers=4, width=128, mlp_width=384, num_heads=4, num_kv_heads=2, head_dim=32, max_position=2048
+    ),
     reward=RewardConfig(functions=(RewardFunction("number_match"),)),
     rollout=RolloutConfig(batch_size=4, group_size=4, max_prompt_length=1100, max_completion_length=64),
     loss=LossConfig(aggregation="balanced"),

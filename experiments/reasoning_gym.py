@@ -28,7 +28,9 @@ from grpo_jax.models.config import ModelConfig
 config = Config(
     run=RunConfig(folder="runs/reasoning_gym"),
     data=ReasoningGymData(task="count_bits", size=2000),
-    model=ModelConfig(num_layers=4, width=128, mlp_width=384, num_heads=4, num_kv_heads=2, head_dim=32, max_position=512),
+    model=ModelConfig(
+        num_layers=4, width=128, mlp_width=384, num_heads=4, num_kv_heads=2, head_dim=32, max_position=512
+    ),
     reward=RewardConfig(functions=(RewardFunction("exact_match"),)),
     rollout=RolloutConfig(batch_size=8, group_size=8, max_prompt_length=256, max_completion_length=16),
     loss=LossConfig(aggregation="balanced"),

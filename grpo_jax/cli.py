@@ -1,17 +1,21 @@
 """`grpo-jax COMMAND …`: thin commands over the library, with errors in one line."""
 
+import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from grpo_jax import experiment
+from grpo_jax.types import InputError, TrainingStopped
 
 USAGE = """usage: grpo-jax COMMAND [ARGUMENTS]
 
   train EXPERIMENT.py [--section.field VALUE …]   warm start, sample, judge, update, evaluate, save
                                                   (--resume continues; --help lists every field)
   report RUN                                      write RUN/report.html from a run's metrics
+  export RUN --to DIR [--step N] [--adapter]      write a checkpoint for Transformers, or LoRA's adapters for PEFT
 """
 
 
@@ -23,11 +27,19 @@ def train(arguments: Sequence[str]) -> None:
         raise ValueError("train: the first argument is an experiment file, e.g. experiments/quickstart.py")
     path, *flags = arguments
     config = experiment.override(experiment.load(path), flags, f"grpo-jax train {path}")
-    from grpo_jax.training import loop, setup  # after parsing, so that --help and a mistyped flag answer at once
+    # Imported after parsing, so that --help and a mistyped flag answer at once.
+    from grpo_jax.training import loop, setup
 
     run = setup.prepare(config)
     print(f"run folder: {run.folder}", flush=True)
-    state = loop.train(run)
+    # Any other error from here on is ours, and shows where it comes from.
+    with one_line(InputError, TrainingStopped):
+        try:
+            state = loop.train(run)
+        except (ValueError, OSError, ImportError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise RuntimeError("the run failed") from error
     print(closing(run.folder, path, finished=not state.warm and int(state.step) >= config.train.steps))
 
 
@@ -43,7 +55,9 @@ def closing(folder: Path, experiment_path: str, *, finished: bool) -> str:
             f"{row['eval/accuracy']:.1%} [{row['eval/accuracy_low']:.1%}, {row['eval/accuracy_high']:.1%}]"
             for row in (evaluated[0], evaluated[-1])
         )
-        lines += [f"held-out accuracy (95 % interval): {before} before GRPO, {after} after {evaluated[-1]['step']} steps"]
+        lines += [
+            f"held-out accuracy (95 % interval): {before} before GRPO, {after} after {evaluated[-1]['step']} steps"
+        ]
         lines += [f"report: {write_report(folder)}"]
     resume = f"grpo-jax train {folder / 'config.py'} --resume"
     if not finished:
@@ -66,7 +80,36 @@ def report(arguments: Sequence[str]) -> None:
     print(write_report(Path(arguments[0])))
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"train": train, "report": report}
+class Parser(argparse.ArgumentParser):
+    """argparse whose complaints are errors in one line, like all others."""
+
+    def error(self, message: str):
+        raise ValueError(f"{self.prog.removeprefix('grpo-jax ')}: {message}")
+
+
+def export(arguments: Sequence[str]) -> None:
+    """Writes a run's policy as a Transformers folder, or its adapters as a PEFT folder."""
+    parser = Parser(prog="grpo-jax export", description=export.__doc__)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument(
+        "--to", type=Path, required=True, metavar="DIR", help="a new or empty folder to write"
+    )
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="the checkpoint after N rollouts (default: the newest)"
+    )
+    parser.add_argument(
+        "--adapter", action="store_true", help="LoRA's adapters alone (default: merged into the model)"
+    )
+    options = parser.parse_args(arguments)
+    from grpo_jax.training.export import export_run
+
+    step = export_run(options.run, options.to, step=options.step, adapter=options.adapter)
+    print(
+        f"{options.to}: the {'adapters' if options.adapter else 'model'} of {options.run} after {step} steps"
+    )
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"train": train, "report": report, "export": export}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -80,11 +123,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     command, *rest = arguments
     if command not in COMMANDS:
-        print(f"grpo-jax: error: no command {command!r}; expected one of {', '.join(COMMANDS)}", file=sys.stderr)
+        print(
+            f"grpo-jax: error: no command {command!r}; expected one of {', '.join(COMMANDS)}", file=sys.stderr
+        )
         sys.exit(2)
-    try:
+    with one_line(ValueError, OSError, ImportError):
         COMMANDS[command](rest)
-    except (ValueError, OSError, ImportError) as error:
+
+
+@contextmanager
+def one_line(*kinds: type[Exception]) -> Iterator[None]:
+    """Prints errors of these kinds as one message on stderr, and exits with status 2."""
+    try:
+        yield
+    except kinds as error:
         if os.environ.get("GRPO_JAX_TRACEBACK"):
             raise
         print(f"grpo-jax: error: {error}", file=sys.stderr)

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from grpo_jax.models.config import ModelConfig
+from grpo_jax.models.config import ModelConfig, Target
 
 Scalar = int | float | str | bool
 
 
 @dataclass(frozen=True)
 class ArithmeticData:
-    """Sums and differences of whole numbers, made on the fly: "37+85=" with answer "122"."""
+    """Sums, differences and products of whole numbers, made on the fly: "37+85=" with answer "122"."""
 
     operations: tuple[Literal["+", "-", "*"], ...] = ("+",)
     """Operators to draw from."""
@@ -24,6 +24,12 @@ class ArithmeticData:
     """Largest number of digits of an operand."""
     carries: Literal["any", "required"] = "any"
     """Whether an addition must carry (a subtraction, borrow) in at least one column."""
+    max_terms: int = 2
+    """Largest number of operands of a sum, drawn uniformly from 2 up; differences and products have two."""
+    prompt: str = "{question}="
+    """Prompt template; {question} is the problem, as in 37+85."""
+    system_prompt: str | None = None
+    """System message; makes the prompt a chat."""
     size: int = 20_000
     """Problems to draw before duplicates are removed."""
     held_out_fraction: float = 0.1
@@ -38,6 +44,8 @@ class ReasoningGymData:
     """Name of the reasoning-gym task."""
     options: Mapping[str, Scalar] = field(default_factory=dict)
     """Options of the task, as reasoning-gym names them."""
+    level: int | None = None
+    """Level of the task's curriculum, 0 the easiest; options override it. None takes the task's defaults."""
     size: int = 5_000
     """Problems to draw before duplicates are removed."""
     prompt: str = "{question}\n"
@@ -48,10 +56,10 @@ class ReasoningGymData:
 
 @dataclass(frozen=True)
 class FileData:
-    """Problems from a JSONL or Parquet file."""
+    """Problems from files."""
 
     path: str = ""
-    """File to read: .jsonl, .jsonl.gz or .parquet."""
+    """A .jsonl, .jsonl.gz, .csv, .parquet or .arrow file, a folder or a pattern of them, or hf://datasets/OWNER/NAME/PATTERN."""
     prompt: str = "{question}\n"
     """Prompt template over the row's fields, e.g. "{Body} {Question}"."""
     messages_field: str | None = None
@@ -66,6 +74,114 @@ class FileData:
     """A separate file of evaluation problems; a prompt found in both files is an error."""
     held_out_fraction: float = 0.1
     """Without held_out_path: share of distinct prompts kept for evaluation, by a hash of the prompt."""
+    allow_overlap: bool = False
+    """Warn of prompts that are in both files, in place of refusing them."""
+
+
+@dataclass(frozen=True)
+class TfdsData:
+    """Problems from a data set prepared by tensorflow-datasets, read without TensorFlow."""
+
+    name: str = "gsm8k"
+    """Name of the data set, with a config after a slash: math_dataset/arithmetic__add_or_sub."""
+    split: str = "train"
+    """Split to train on; it can be sliced, as in train[:10%], if the data set is stored as array_record."""
+    held_out_split: str | None = None
+    """Split to evaluate on; a prompt found in both is an error."""
+    data_dir: str | None = None
+    """Folder of prepared data sets; None is tensorflow-datasets' own."""
+    prompt: str = "{question}\n"
+    """Prompt template over the features, e.g. "{question}\n"."""
+    system_prompt: str | None = None
+    """System message; makes the prompt a chat."""
+    answer_field: str = "answer"
+    """Feature that holds the reference answer."""
+    answer_pattern: str | None = None
+    """Regular expression whose first group is the answer; None takes the feature whole."""
+    held_out_fraction: float = 0.1
+    """Without held_out_split: share of distinct prompts kept for evaluation, by a hash of the prompt."""
+    allow_overlap: bool = False
+    """Warn of prompts that are in both splits, in place of refusing them."""
+
+
+@dataclass(frozen=True)
+class PresetData:
+    """A well-known problem set, with its fields, prompt and answers as `grpo_jax.tasks.presets` describes them."""
+
+    name: str = "gsm8k"
+    """gsm8k, math, math500, dapo17k, polaris, svamp, aime24, aime25, amc23, minerva, olympiadbench, hmmt25, humaneval,
+    mbpp or livecodebench."""
+    path: str = ""
+    """Where its file is, as in FileData.path; empty looks in the folder that GRPO_JAX_DATA names."""
+    held_out_path: str | None = None
+    """A separate file of evaluation problems of the same layout."""
+    prompt: str | None = None
+    """Prompt template in place of the preset's."""
+    system_prompt: str | None = None
+    """System message; makes the prompt a chat."""
+    held_out_fraction: float = 0.1
+    """Without held_out_path: share of distinct prompts kept for evaluation, by a hash of the prompt."""
+    allow_overlap: bool = False
+    """Warn of prompts that are in both files, in place of refusing them."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """One source of a mixture."""
+
+    source: ArithmeticData | ReasoningGymData | FileData | TfdsData | PresetData = field(
+        default_factory=ArithmeticData
+    )
+    """Where its problems come from."""
+    weight: float = 1.0
+    """Its share of the training problems drawn, relative to the others'."""
+
+
+@dataclass(frozen=True)
+class MixtureData:
+    """Problems of several sources, drawn by weight."""
+
+    components: tuple[Component, ...] = ()
+    """The sources and their weights."""
+
+
+@dataclass(frozen=True)
+class DifficultyData:
+    """Problems of a source, drawn by how difficult they are."""
+
+    source: ArithmeticData | ReasoningGymData | FileData | TfdsData | PresetData = field(
+        default_factory=ArithmeticData
+    )
+    """Where the problems come from."""
+    field: str = "difficulty"
+    """Metadata that says how difficult a problem is: a number, a fraction such as 3/8, or a text that ends in a number."""
+    edges: tuple[float, ...] = ()
+    """Increasing bounds between strata; stratum i holds difficulties from edge i - 1 up to below edge i."""
+    weights: tuple[float, ...] = (1.0,)
+    """Share of the training problems drawn from each stratum, one more than there are edges; 0 leaves a stratum out."""
+
+
+Data = ArithmeticData | ReasoningGymData | FileData | TfdsData | PresetData | MixtureData | DifficultyData
+
+
+@dataclass(frozen=True)
+class PretrainedModel:
+    """A model that already exists; its architecture is read from its files."""
+
+    path: str = ""
+    """A Transformers folder, a .gguf file, package:NAME (the .gguf file in a Python package), or org/name@commit."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Compute dtype of the blocks; norms, softmax, head and log-probabilities are float32 always."""
+    param_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Storage dtype of the model's own parameters; adapters are float32 always."""
+    remat: bool = True
+    """Recompute each block in the backward pass instead of storing its activations."""
+    lora_rank: int = 0
+    """Inner width of LoRA adapters, which then train alone; 0 trains every parameter."""
+    lora_alpha: float = 32.0
+    """LoRA: adapters are scaled by lora_alpha / lora_rank."""
+    lora_targets: tuple[Target, ...] = ("query", "key", "value", "out", "gate", "up", "down")
+    """LoRA: projections that get an adapter, in every layer."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +191,7 @@ class TokenizerConfig:
     kind: Literal["characters", "transformers"] = "characters"
     """"characters" is built in (ASCII characters, else UTF-8 bytes); "transformers" loads `path`."""
     path: str = ""
-    """Folder or hub id of a Transformers tokenizer."""
+    """Where a Transformers tokenizer is, in the forms of PretrainedModel.path; empty takes a pretrained model's own."""
     chat: bool = False
     """Wrap text prompts as a user message and apply the chat template."""
 
@@ -318,6 +434,8 @@ class RunConfig:
     """Seed of everything: initial parameters, data order, sampling."""
     resume: bool = False
     """Continue the run in the folder from its newest checkpoint."""
+    wandb_project: str = ""
+    """Weights & Biases project to log to besides (extra: wandb); empty for none."""
 
 
 @dataclass(frozen=True)
@@ -333,9 +451,9 @@ class Config:
     """One experiment, whole."""
 
     run: RunConfig = field(default_factory=RunConfig)
-    data: ArithmeticData | ReasoningGymData | FileData = field(default_factory=ArithmeticData)
+    data: Data = field(default_factory=ArithmeticData)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: ModelConfig | PretrainedModel = field(default_factory=ModelConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     loss: LossConfig = field(default_factory=LossConfig)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import math
 import re
 import runpy
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,8 @@ from typing import Any
 
 import tyro
 
-from grpo_jax.config import Config
+from grpo_jax.config import Config, PretrainedModel
+from grpo_jax.models.config import ModelConfig
 
 FLAG_STYLE = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
 
@@ -30,7 +32,9 @@ def load(path: str | Path) -> Config:
     except Exception as error:
         raise ValueError(f"experiment: {path} failed with {type(error).__name__}: {error}") from error
     if not isinstance(config, Config):
-        raise ValueError(f"experiment: {path} must define `config = grpo_jax.config.Config(...)`, got {type(config).__name__}")
+        raise ValueError(
+            f"experiment: {path} must define `config = grpo_jax.config.Config(...)`, got {type(config).__name__}"
+        )
     return config
 
 
@@ -57,7 +61,9 @@ def _first_sentence(box: str) -> str:
     """The first paragraph of tyro's boxed error message, plus the nearest flag if it suggests one."""
     box = re.sub(r"\x1b\[[0-9;]*m", "", box)  # colours, on a terminal
     lines = [line.strip("│ ") for line in box.splitlines()[1:] if line[:1] not in "╭╰"]  # without the title
-    rules = r"^[─-]{5,}$"  # lines of "-" where the terminal has no UTF-8; there one stands under the title too
+    rules = (
+        r"^[─-]{5,}$"  # lines of "-" where the terminal has no UTF-8; there one stands under the title too
+    )
     paragraphs = [p for p in re.split(rules, "\n".join(lines), flags=re.MULTILINE) if p.strip()]
     message = " ".join(paragraphs[0].split())
     suggestions = re.findall(r"^--[\w.\-]+", "\n".join(paragraphs[1:]), flags=re.MULTILINE)
@@ -66,13 +72,18 @@ def _first_sentence(box: str) -> str:
     return message
 
 
-def validate(config: Config, *, devices: int) -> None:
+def validate(config: Config, *, devices: int, architecture: ModelConfig | None = None) -> None:
     """Checks that span fields; run before anything is compiled.
+
+    Args:
+        config: what to check.
+        devices: devices there are.
+        architecture: of a pretrained model, as read from its files; None leaves the checks against it out.
 
     Raises:
         ValueError: names the field, what came and what was expected.
     """
-    rollout, update, model = config.rollout, config.update, config.model
+    rollout, update = config.rollout, config.update
     positive = {
         "rollout.batch_size": rollout.batch_size,
         "rollout.max_prompt_length": rollout.max_prompt_length,
@@ -84,6 +95,10 @@ def validate(config: Config, *, devices: int) -> None:
         "checkpoint.keep": config.checkpoint.keep,
         "optimizer.learning_rate": config.optimizer.learning_rate,
         "rollout.temperature": rollout.temperature,
+        "update.max_skipped": update.max_skipped,
+        "warm_start.optimizer.learning_rate": config.warm_start.optimizer.learning_rate,
+        "optimizer.max_grad_norm": config.optimizer.max_grad_norm,
+        "warm_start.optimizer.max_grad_norm": config.warm_start.optimizer.max_grad_norm,
     }
     for name, value in positive.items():
         _require(value > 0, name, value, "a positive number")
@@ -92,10 +107,29 @@ def validate(config: Config, *, devices: int) -> None:
         "warm_start.steps": config.warm_start.steps,
         "evaluation.every": config.evaluation.every,
         "checkpoint.every": config.checkpoint.every,
+        "evaluation.problems": config.evaluation.problems,
+        "evaluation.temperature": config.evaluation.temperature,
+        "rollout.top_k": rollout.top_k,
+        "update.mini_batch": update.mini_batch,
+        "update.micro_batch": update.micro_batch,
+        "optimizer.warmup_steps": config.optimizer.warmup_steps,
+        "warm_start.optimizer.warmup_steps": config.warm_start.optimizer.warmup_steps,
         "loss.kl_coef": config.loss.kl_coef,
+        "loss.eps": config.loss.eps,
     }.items():
         _require(value >= 0, name, value, "0 or more")
-    _require(rollout.group_size >= 2, "rollout.group_size", rollout.group_size, "at least 2: a group of one has no baseline")
+    _require(
+        rollout.group_size >= 2,
+        "rollout.group_size",
+        rollout.group_size,
+        "at least 2: a group of one has no baseline",
+    )
+    _require(
+        0 <= config.loss.ddof < rollout.group_size,
+        "loss.ddof",
+        config.loss.ddof,
+        f"from 0 to below rollout.group_size = {rollout.group_size}: a standard deviation divides by their difference",
+    )
     _require(0 < rollout.top_p <= 1, "rollout.top_p", rollout.top_p, "in (0, 1]")
     truncated = rollout.top_k > 0 or rollout.top_p < 1
     _require(
@@ -105,20 +139,16 @@ def validate(config: Config, *, devices: int) -> None:
         "0 and 1.0 for training: the trainer's distribution is not truncated, so every ratio would be wrong "
         "(set rollout.allow_truncated_sampling to accept that)",
     )
-    length = rollout.max_prompt_length + rollout.max_completion_length
-    _require(
-        length <= model.max_position,
-        "rollout.max_prompt_length + rollout.max_completion_length",
-        length,
-        f"at most model.max_position = {model.max_position}",
-    )
-    _require(
-        model.num_heads % model.num_kv_heads == 0,
-        "model.num_kv_heads",
-        model.num_kv_heads,
-        f"a divisor of model.num_heads = {model.num_heads}",
-    )
-    _require(model.head_dim % 2 == 0, "model.head_dim", model.head_dim, "an even number: rotary embeddings pair its halves")
+    if isinstance(config.model, PretrainedModel):
+        rank = config.model.lora_rank
+        _require(rank >= 0, "model.lora_rank", rank, "0 or more")
+        _require(
+            not rank or bool(config.model.lora_targets), "model.lora_targets", (), "at least one projection"
+        )
+    else:
+        architecture = config.model
+    if architecture:
+        _check_architecture(architecture, length=rollout.max_prompt_length + rollout.max_completion_length)
     mini_batch = update.mini_batch or rollout.batch_size
     _require(
         rollout.batch_size % mini_batch == 0,
@@ -137,16 +167,49 @@ def validate(config: Config, *, devices: int) -> None:
             f"a divisor of the mini-batch's {sequences} sequences",
         )
         _require(
-            update.micro_batch % data == 0, "update.micro_batch", update.micro_batch, f"a multiple of mesh.data = {data}"
+            update.micro_batch % data == 0,
+            "update.micro_batch",
+            update.micro_batch,
+            f"a multiple of mesh.data = {data}",
         )
     else:
-        _require(sequences % data == 0, "mesh.data", data, f"a divisor of the mini-batch's {sequences} sequences")
+        _require(
+            sequences % data == 0, "mesh.data", data, f"a divisor of the mini-batch's {sequences} sequences"
+        )
     names = [reward.name for reward in config.reward.functions]
     _require(bool(names), "reward.functions", names, "at least one reward")
     success = config.evaluation.success
     if success and success not in names:
         close = difflib.get_close_matches(success, names, 1)
-        _require(False, "evaluation.success", success, f"one of reward.functions {names}" + (f" ({close[0]}?)" if close else ""))
+        _require(
+            False,
+            "evaluation.success",
+            success,
+            f"one of reward.functions {names}" + (f" ({close[0]}?)" if close else ""),
+        )
+
+
+def _check_architecture(model: ModelConfig, *, length: int) -> None:
+    for name in ("num_layers", "width", "mlp_width", "num_heads", "num_kv_heads", "head_dim"):
+        _require(getattr(model, name) > 0, f"model.{name}", getattr(model, name), "a positive number")
+    _require(
+        length <= model.max_position,
+        "rollout.max_prompt_length + rollout.max_completion_length",
+        length,
+        f"at most model.max_position = {model.max_position}",
+    )
+    _require(
+        model.num_heads % model.num_kv_heads == 0,
+        "model.num_kv_heads",
+        model.num_kv_heads,
+        f"a divisor of model.num_heads = {model.num_heads}",
+    )
+    _require(
+        model.head_dim % 2 == 0,
+        "model.head_dim",
+        model.head_dim,
+        "an even number: rotary embeddings pair its halves",
+    )
 
 
 def _require(holds: bool, field: str, got: Any, expected: str) -> None:
@@ -168,7 +231,8 @@ def _literal(value: Any, depth: int) -> str:
     pad, end = "    " * (depth + 1), "    " * depth
     if dataclasses.is_dataclass(value):
         inner = "".join(
-            f"{pad}{f.name}={_literal(getattr(value, f.name), depth + 1)},\n" for f in dataclasses.fields(value)
+            f"{pad}{f.name}={_literal(getattr(value, f.name), depth + 1)},\n"
+            for f in dataclasses.fields(value)
         )
         return f"{type(value).__name__}(\n{inner}{end})"
     if isinstance(value, Mapping):
@@ -176,6 +240,8 @@ def _literal(value: Any, depth: int) -> str:
     if isinstance(value, tuple):
         inner = "".join(f"{pad}{_literal(item, depth + 1)},\n" for item in value)
         return f"(\n{inner}{end})" if value else "()"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"  # inf is no name
     return repr(value)
 
 

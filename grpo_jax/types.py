@@ -22,6 +22,14 @@ STOPPED, TRUNCATED = 0, 1
 """Values of `stop_reason`: a stop token was sampled, or the length limit came first."""
 
 
+class InputError(ValueError):
+    """A mistake of the reader's that shows only once a run is under way: a failing reward, an unfit checkpoint."""
+
+
+class TrainingStopped(RuntimeError):
+    """A run that cannot usefully go on; the message says at which step, why, and what to do."""
+
+
 class Message(NamedTuple):
     """One turn of a chat."""
 
@@ -99,8 +107,10 @@ class TrainState:
     """The run, whole: saving it saves the run, restoring it continues the run bit for bit.
 
     `step` counts optimizer steps of the warm start while `warm` is 1, then rollouts. `cursor` is the index of the next
-    problem in the endless training order. `ref_params` is None when there is no KL term; after a warm start the
-    reference exists nowhere else. `history` is the HA-DW anchor, None without it.
+    problem in the endless training order. `params` are what trains: with LoRA the adapters, and `frozen` is the rest of
+    the policy, which checkpoints leave out because the config says where it comes from (None without LoRA).
+    `ref_params` is None when there is no KL term, else the reference's values of what trains; after a warm start they
+    exist nowhere else. `history` is the HA-DW anchor, None without it.
     """
 
     params: Any
@@ -110,6 +120,7 @@ class TrainState:
     warm: Int[Array, ""]
     cursor: Int[Array, ""]
     skipped: Int[Array, ""]
+    frozen: Any = None
     ref_params: Any = None
     history: Any = None
 

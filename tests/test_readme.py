@@ -42,5 +42,10 @@ def test_help_lists_fields_with_meaning_unit_and_default():
         text=True,
         check=True,
     )
-    for part in ("--rollout.max_completion_length INT", "tokens, stop token included", "(default: 5)", "--loss.clip_high"):
+    for part in (
+        "--rollout.max_completion_length INT",
+        "tokens, stop token included",
+        "(default: 4)",
+        "--loss.clip_high",
+    ):
         assert part in done.stdout

@@ -1,6 +1,7 @@
 """A newcomer's mistakes: each is one clear line naming the field, before anything is trained, and no traceback."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -39,17 +40,34 @@ def complaint(capsys, *arguments) -> str:
 
 
 FLAGS = {
-    "unknown flag": (["--rollout.group_siz", "4"], ["--rollout.group_siz", "did you mean --rollout.group_size"]),
+    "unknown flag": (
+        ["--rollout.group_siz", "4"],
+        ["--rollout.group_siz", "did you mean --rollout.group_size"],
+    ),
     "wrong type": (["--rollout.group_size", "four"], ["--rollout.group_size", "'four'"]),
     "not a choice": (["--loss.baseline", "median"], ["--loss.baseline", "group_mean"]),
     "unknown rule": (["--loss.aggregation", "balancd"], ["loss.aggregation", "balanced"]),
     "group size 1": (["--rollout.group_size", "1"], ["rollout.group_size", "got 1", "at least 2"]),
-    "prompt longer than allowed": (["--rollout.max_prompt_length", "3"], ["rollout.max_prompt_length", "got 3"]),
-    "longer than the context": (["--model.max_position", "8"], ["max_completion_length", "model.max_position = 8"]),
-    "micro-batch that does not divide": (["--update.micro_batch", "3"], ["update.micro_batch", "got 3", "divisor"]),
+    "prompt longer than allowed": (
+        ["--rollout.max_prompt_length", "3"],
+        ["rollout.max_prompt_length", "got 3"],
+    ),
+    "longer than the context": (
+        ["--model.max_position", "8"],
+        ["max_completion_length", "model.max_position = 8"],
+    ),
+    "micro-batch that does not divide": (
+        ["--update.micro_batch", "3"],
+        ["update.micro_batch", "got 3", "divisor"],
+    ),
     "mini-batch that does not divide": (["--update.mini_batch", "3"], ["update.mini_batch", "got 3"]),
     "more devices than there are": (["--mesh.data", "64"], ["mesh.data", "64"]),
     "truncated sampling": (["--rollout.top_p", "0.9"], ["rollout.top_k/top_p", "allow_truncated_sampling"]),
+    "negative micro-batch": (["--update.micro_batch", "-4"], ["update.micro_batch", "got -4"]),
+    "negative mini-batch": (["--update.mini_batch", "-2"], ["update.mini_batch", "got -2"]),
+    "negative number of problems": (["--evaluation.problems", "-1"], ["evaluation.problems", "got -1"]),
+    "ddof of a whole group": (["--loss.ddof", "4"], ["loss.ddof", "got 4", "group_size = 4"]),
+    "no heads": (["--model.num_kv_heads", "0"], ["model.num_kv_heads", "got 0"]),
     "odd head": (["--model.head_dim", "7"], ["model.head_dim", "7"]),
     "resume of nothing": (["--resume"], ["run.resume", "holds no run"]),
     "unknown reward": (["--reward.functions.0.name", "exact"], ["reward.functions", "exact_match"]),
@@ -64,6 +82,20 @@ def test_a_wrong_flag(capsys, experiment_file, case):
     assert len(text.splitlines()) == 1
     for part in expected:
         assert part in text
+
+
+def test_an_infinite_option_is_written_so_that_it_loads(tmp_path):
+    config = tiny(tmp_path / "run")
+    config = replace(config, optimizer=replace(config.optimizer, max_grad_norm=float("inf")))
+    path = tmp_path / "config.py"
+    path.write_text(experiment.to_source(config))
+    assert experiment.load(path) == config
+
+
+def test_wandb_without_its_extra(capsys, experiment_file, monkeypatch):
+    monkeypatch.setattr(setup, "find_spec", lambda name: None)
+    text = complaint(capsys, "train", experiment_file, "--run.wandb_project", "x")
+    assert "run.wandb_project" in text and "grpo_jax[wandb]" in text
 
 
 def test_no_experiment_file(capsys):
@@ -122,11 +154,15 @@ def test_a_nan_reward_shows_problem_and_completion(capsys, experiment_file):
 
 
 def test_resuming_with_another_model(capsys, experiment_file, tmp_path):
-    loop.train(setup.prepare(experiment.override(experiment.load(experiment_file), ["--train.steps=1"], "test")))
+    loop.train(
+        setup.prepare(experiment.override(experiment.load(experiment_file), ["--train.steps=1"], "test"))
+    )
     text = complaint(capsys, "train", experiment_file, "--resume", "--model.width", "32")
     assert "model.width was 16" in text and "32 now" in text
+    text = complaint(capsys, "train", experiment_file, "--resume", "--run.seed", "1")
+    assert "run.seed was 0" in text and "1 now" in text
     # A config edited by hand does not get past the checkpoint itself.
     saved = tmp_path / "run" / "config.py"
     saved.write_text(saved.read_text().replace("mlp_width=32", "mlp_width=64"))
     text = complaint(capsys, "train", experiment_file, "--resume", "--model.mlp_width", "64")
-    assert "shape" in text and "mlp" in text or "gate" in text or "down" in text
+    assert ("shape" in text and "mlp" in text) or "gate" in text or "down" in text

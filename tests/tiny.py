@@ -20,12 +20,22 @@ from grpo_jax.config import (
 )
 from grpo_jax.models.config import ModelConfig
 
+
 def vowels(problem, completion):
     """A reward that an untrained model earns now and then, so that groups are mixed and gradients are not 0."""
     return float(any(letter in completion for letter in "aeiouAEIOU!?+-*/=0123456789"))
 
 
-MODEL = ModelConfig(num_layers=1, width=16, mlp_width=32, num_heads=2, num_kv_heads=1, head_dim=8, max_position=32, remat=False)
+MODEL = ModelConfig(
+    num_layers=1,
+    width=16,
+    mlp_width=32,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    max_position=32,
+    remat=False,
+)
 
 
 def tiny(folder: Path, **sections) -> Config:

@@ -15,6 +15,7 @@ Start with `objective.py`, which says what is computed when, and `recipes.py`, w
 from grpo_jax.losses import (
     advantages,
     aggregation,
+    arrays,
     dfpo,
     diagnostics,
     groups,
@@ -39,6 +40,7 @@ __all__ = [
     "Weights",
     "advantages",
     "aggregation",
+    "arrays",
     "dfpo",
     "diagnostics",
     "groups",

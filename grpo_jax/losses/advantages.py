@@ -9,7 +9,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from grpo_jax.losses.groups import Groups, as_float, divide
+from grpo_jax.losses.arrays import as_float, divide
+from grpo_jax.losses.groups import Groups
 
 Baseline = Callable[[Float[Array, "N"], Groups], Float[Array, "N"]]
 Scale = Callable[..., Float[Array, "..."]]
@@ -19,15 +20,12 @@ Advantage = Callable[[Float[Array, "N"], Groups], Float[Array, "N"]]
 def group_mean(rewards: Float[Array, "N"], groups: Groups) -> Float[Array, "N"]:
     """r_i − mean_g."""
     centred = rewards - groups.mean(rewards)
-    # Once more: what the rounding of a large group's sum left over is itself a mean, and small enough to be
-    # exact.
+    # Once more, for what the rounding of a large group's sum left over.
     return jnp.where(groups.counted, centred - groups.mean(centred), 0.0)
 
 
 def leave_one_out(rewards: Float[Array, "N"], groups: Groups) -> Float[Array, "N"]:
-    """r_i − mean of the others in the group = G/(G−1) (r_i − mean_g) (RLOO, arXiv 2402.14740); 0 in a group
-    of one.
-    """
+    """r_i − mean of the group's others = G/(G−1) (r_i − mean_g) (RLOO, arXiv 2402.14740); alone, 0."""
     size = groups.size
     return group_mean(rewards, groups) * divide(size, size - 1)
 
@@ -78,7 +76,7 @@ def advantage(
       scale: `group_std` (the default), `batch_std`, `batch_advantage_std` or `no_scale`.
       ddof: delta degrees of freedom of the std (TRL and verl use 1).
       eps: added to the std.
-    Returns: [N], 0 on rows that belong to no group, and exactly 0 where the reward is its baseline up to
+    Returns: [N], 0 on rows that belong to no group, and exactly 0 where the reward is the baseline but for
     rounding.
     """
     rewards = jnp.where(groups.counted, as_float(rewards), 0.0)
@@ -102,12 +100,3 @@ def _std(values: Float[Array, "N"], groups: Groups, ddof: int) -> Float[Array, "
     """Square root of Σ (x − mean)² / (n − ddof), two passes; 0 where n ≤ ddof."""
     squares = groups.sum(group_mean(values, groups) ** 2)
     return jnp.sqrt(divide(squares, jnp.maximum(groups.size - ddof, 0)))
-
-
-BASELINES: dict[str, Baseline] = {"group_mean": group_mean, "leave_one_out": leave_one_out}
-SCALES: dict[str, Scale] = {
-    "group_std": group_std,
-    "batch_std": batch_std,
-    "batch_advantage_std": batch_advantage_std,
-    "none": no_scale,
-}

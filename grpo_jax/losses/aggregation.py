@@ -15,7 +15,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from grpo_jax.losses.groups import GroupSum, Total, check, divide
+from grpo_jax.losses.arrays import check, divide
+from grpo_jax.losses.groups import GroupSum, Total
 
 Rule = Callable[[Float[Array, "N"], Float[Array, "N"], GroupSum, Total], Float[Array, "N"]]
 
@@ -23,8 +24,9 @@ Rule = Callable[[Float[Array, "N"], Float[Array, "N"], GroupSum, Total], Float[A
 def sequence(
     advantages: Float[Array, "N"], lengths: Float[Array, "N"], group_sum: GroupSum, total: Total
 ) -> Float[Array, "N"]:
-    """ω_i = 1 / (B G T_i): the mean over a sequence's tokens, then over sequences (GRPO, arXiv 2402.03300,
-    eq. 3).
+    """ω_i = 1 / (B G T_i): the mean over a sequence's tokens, then over sequences.
+
+    GRPO, arXiv 2402.03300, eq. 3.
     """
     return divide(one_per_sequence(lengths, group_sum, total), lengths)
 
@@ -39,8 +41,9 @@ def sequence_sum(
 def token(
     advantages: Float[Array, "N"], lengths: Float[Array, "N"], group_sum: GroupSum, total: Total
 ) -> Float[Array, "N"]:
-    """ω_i = 1 / (B Σ_{j∈g} T_j): the mean over a group's tokens, then over groups (arXiv 2605.04077,
-    "token").
+    """ω_i = 1 / (B Σ_{j∈g} T_j): the mean over a group's tokens, then over groups.
+
+    What Balanced Aggregation, arXiv 2605.04077, calls token aggregation.
     """
     return divide(1.0, count_groups(lengths, group_sum, total) * group_sum(lengths))
 
@@ -53,10 +56,10 @@ def batch_token(
 
 
 def constant(*, max_length: int | None = None) -> Rule:
-    """ω_i = 1 / (B G L_max): the sum over tokens by a constant (Dr. GRPO, arXiv 2503.20783, without its
-    length bias).
+    """The rule ω_i = 1 / (B G L_max): a sequence's sum over tokens, by a constant (Dr. GRPO, arXiv
+    2503.20783).
 
-    Returns the rule for `max_length`, the longest completion the sampler may produce.
+    `max_length` is L_max, the longest completion the sampler may produce.
     """
     check(
         max_length is not None and max_length > 0,
@@ -86,10 +89,11 @@ def balanced(
 def balanced_mass(
     advantages: Float[Array, "N"], lengths: Float[Array, "N"], group_sum: GroupSum, total: Total
 ) -> Float[Array, "N"]:
-    """ω_i = M_s / (B G Σ_{j∈S_s} |A_j| T_j), M_s = Σ_{S_s} |A_j|: `balanced` for graded rewards, the default
-    reading.
+    """ω_i = M_s / (B G Σ_{j∈S_s} |A_j| T_j), M_s = Σ_{S_s} |A_j|: `balanced` for graded rewards.
 
-    Each side totals M_s / G however long its sequences are; with binary rewards this is `balanced`.
+    Each side totals M_s / G however long its sequences are; with binary rewards this is `balanced`. The paper
+    is silent on graded rewards, where counts do not balance the two sides; of the two readings this is the
+    default.
     """
     side_sum = sums_by_sign(advantages, lengths, group_sum)
     size = jnp.abs(advantages)
@@ -99,11 +103,10 @@ def balanced_mass(
 def balanced_unit(
     advantages: Float[Array, "N"], lengths: Float[Array, "N"], group_sum: GroupSum, total: Total
 ) -> Float[Array, "N"]:
-    """ω_i |A_i| = M_s / (B G Σ_{j∈S_s} T_j): `balanced` for graded rewards, where every token of a side
-    counts alike.
+    """ω_i |A_i| = M_s / (B G Σ_{j∈S_s} T_j): the other reading, where every token of a side counts alike.
 
-    The surrogate sees advantages of size 1. Surrogates are proportional to |A|, so that is a division of the
-    weight.
+    The surrogate is to see advantages of size 1; being proportional to |A|, it does if the weight is divided
+    by it.
     """
     side_sum = sums_by_sign(advantages, lengths, group_sum)
     size = jnp.abs(advantages)

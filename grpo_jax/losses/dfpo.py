@@ -16,12 +16,13 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from grpo_jax.losses.groups import Groups, divide
+from grpo_jax.losses.arrays import divide
+from grpo_jax.losses.groups import Groups
 
 Pullback = Callable[[Float[Array, "N"]], Float[Array, "N"]]
 Transform = Callable[[Float[Array, "N"], Float[Array, "N"], Groups], tuple[Float[Array, "N"], Pullback]]
-"""(w, Â, groups) -> w̃, and the map from a cotangent of w̃ to one of w, which only the ablation without
-stop-gradient uses.
+"""(w, Â, groups) -> w̃, and the map from a cotangent of w̃ to one of w (for the ablation without
+stop-gradient).
 """
 
 
@@ -116,6 +117,3 @@ def fix_drift(
         return jnp.where(member, aggregation * pullback(divide(cotangents, aggregation)), 0.0)
 
     return divide(jnp.where(member, transformed, weighed), aggregation), pull_through
-
-
-TRANSFORMS: dict[str, Transform] = {"none": none, "min_replace": min_replace, "orth_proj": orth_proj}

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from grpo_jax.losses.groups import Groups, as_float, check_values, divide
+from grpo_jax.losses.arrays import as_float, check_values, divide
+from grpo_jax.losses.groups import Groups
 from grpo_jax.losses.kl import k3
 
 

@@ -11,26 +11,12 @@ from functools import cached_property
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import checkify
 from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from grpo_jax.losses.arrays import as_float, check, check_values, divide
 
 GroupSum = Callable[[Float[Array, "N"]], Float[Array, "N"]]
 Total = Callable[[Float[Array, "N"]], Float[Array, ""]]
-
-
-def divide(numerator: Shaped[Array, "..."] | float, denominator: Float[Array, "..."]) -> Float[Array, "..."]:
-    """numerator / denominator, and 0 where the denominator is 0: an empty side, group or batch weighs
-    nothing.
-    """
-    empty = denominator == 0
-    return jnp.where(empty, 0.0, numerator / jnp.where(empty, 1.0, denominator))
-
-
-def as_float(x: Shaped[Array, "..."]) -> Float[Array, "..."]:
-    """`x` in float32, or in float64 if it is that already: nothing here is summed in bfloat16."""
-    dtype = jnp.result_type(x)
-    floating = jnp.issubdtype(dtype, jnp.floating)
-    return jnp.asarray(x, jnp.promote_types(dtype, jnp.float32) if floating else float)
 
 
 @dataclass(frozen=True)
@@ -135,20 +121,3 @@ def group_sums(
     """The two sums an aggregation rule is written with: over the row's group, and over the batch."""
     groups = group_rows(group_ids, num_groups, axis_name)
     return groups.sum, groups.total
-
-
-def check(holds: bool, message: str) -> None:
-    """Raise what the caller got wrong."""
-    if not holds:
-        raise ValueError(message)
-
-
-def check_values(holds: Bool[Array, "..."], message: str, values: Shaped[Array, "..."]) -> None:
-    """Check values: at once where they are concrete, under `jax.experimental.checkify` where they are traced.
-
-    Without checkify a traced check does nothing, as anything else would cost a device round trip per step.
-    """
-    if isinstance(holds, jax.core.Tracer):
-        checkify.debug_check(jnp.all(holds), message)
-    elif getattr(holds, "is_fully_addressable", True) and not np.all(holds):
-        raise ValueError(f"{message}; got {np.asarray(values)[~np.asarray(holds)][0]}")

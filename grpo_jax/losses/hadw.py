@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from grpo_jax.losses.groups import Groups, check, divide
+from grpo_jax.losses.arrays import check, divide
+from grpo_jax.losses.groups import Groups
 
 
 class HistoryState(NamedTuple):
@@ -48,11 +49,11 @@ class Update(NamedTuple):
 
 
 def soft(*, eta: float = 1.0, history: int = 10, eta_min: float = 0.05) -> Update:
-    """C⁺ = (1−η_t) C⁻ + η_t y, η_t = clip(η σ_t, eta_min, 1), σ_t the std of the last `history` beliefs (eq.
-    9–10).
+    """C⁺ = (1−η_t) C⁻ + η_t y, η_t = clip(η σ_t, eta_min, 1), σ_t the std of the last `history` beliefs.
 
-    Equal beliefs give σ = 0, where the paper's rule (eta_min = 0) starts and can never leave; hence the
-    floor.
+    The paper's rule, section 3.1, where eta_min is 0.
+
+    Equal beliefs give σ = 0, which is where it starts and which it can then never leave; hence the floor.
     """
 
     def rule(prior, state, y):
@@ -132,8 +133,9 @@ class Anchors(NamedTuple):
 
 
 def init(options: HADW, *, beliefs: Sequence[float] = ()) -> HistoryState:
-    """The state before the first batch; `beliefs` is a history to start from, oldest first, ending in the
-    initial belief.
+    """The state before the first batch.
+
+    `beliefs` is a history to start from, oldest first; its last is the initial belief.
     """
     if not beliefs and options.initial is not None:
         beliefs = (options.initial,)
@@ -184,7 +186,7 @@ def phi(
     *,
     scale: float = 1.3,
 ) -> Float[Array, "N"]:
-    """Φ_i = λ exp(−sgn(A_i) sgn(p̂_g − C) |p̂_g − C|) (arXiv 2601.08521, eq. 12).
+    """Φ_i = λ exp(−sgn(A_i) sgn(p̂_g − C) |p̂_g − C|) (arXiv 2601.08521, section 3.2).
 
     Args:
       advantages: [N].
@@ -235,6 +237,3 @@ def reweigh(
 
 def _push(buffer: Float[Array, "memory"], value: Float[Array, ""]) -> Float[Array, "memory"]:
     return jnp.append(buffer[1:], value)
-
-
-UPDATES: dict[str, Callable[..., Update]] = {"soft": soft, "window": window, "ema": ema, "fixed": fixed}

@@ -1,5 +1,4 @@
-"""Per-token estimates of the KL divergence from the policy to the reference, with d = ref_log_probs −
-log_probs.
+"""Per-token estimates of the KL between policy and reference, with d = ref_log_probs − log_probs.
 
 As a *loss* on the policy's own samples they differ in gradient, not only in variance: k1's expected gradient
 is zero (it only adds noise), k2's is that of KL(π‖ref), k3's that of KL(ref‖π). So k2 is the default in the
@@ -15,9 +14,7 @@ from jaxtyping import Array, Float
 KL = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
 LINEAR_FROM = 20.0
-"""k3 grows as exp(d); from here on it continues along its tangent, so that one token cannot make the step
-infinite.
-"""
+"""Where k3, which grows as exp(d), goes on along its tangent: one token must not make a step infinite."""
 
 
 def k1(d: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -36,10 +33,6 @@ def k3(d: Float[Array, "..."]) -> Float[Array, "..."]:
     By expm1, because exp(d) − d − 1 is negative near 0 in floating point.
     """
     near = jnp.minimum(d, LINEAR_FROM)
-    beyond = jnp.maximum(
-        d - LINEAR_FROM, 0.0
-    )  # not d - near, whose two gradients cancel only in exact arithmetic
+    # Not d - near, whose two gradients cancel only in exact arithmetic.
+    beyond = jnp.maximum(d - LINEAR_FROM, 0.0)
     return jnp.expm1(near) - near + jnp.expm1(LINEAR_FROM) * beyond
-
-
-ESTIMATORS: dict[str, KL] = {"k1": k1, "k2": k2, "k3": k3}

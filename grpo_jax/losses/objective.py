@@ -24,8 +24,9 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from grpo_jax.losses import aggregation, dfpo, hadw, ratios, sampler, surrogates
 from grpo_jax.losses.advantages import Advantage, advantage
 from grpo_jax.losses.aggregation import SIGN_BLIND, Rule
+from grpo_jax.losses.arrays import as_float, check, check_shapes, check_values, masked
 from grpo_jax.losses.diagnostics import Totals, reward_metrics, token_means, token_reports
-from grpo_jax.losses.groups import Groups, as_float, check, check_values, group_rows
+from grpo_jax.losses.groups import Groups, group_rows
 from grpo_jax.losses.kl import KL, k2
 
 
@@ -75,9 +76,7 @@ class Objective:
 
 
 class Weights(NamedTuple):
-    """Per sequence: ω of the policy term, ω of the regularisers, and whether the row is counted (not
-    padding).
-    """
+    """Per sequence: ω of the policy term, ω of the regularisers, and whether the row is not padding."""
 
     policy: Float[Array, "N"]
     regulariser: Float[Array, "N"]
@@ -112,7 +111,7 @@ def advantages(
       batch_mean: HA-DW's y_t, where a filter has already removed part of the batch from `rewards`.
       axis_name: the device axis, where rows are sharded.
     """
-    _check_rows(rewards.shape[:1], rewards=rewards, group_ids=group_ids, scored=scored)
+    check_shapes(rewards.shape[:1], rewards=rewards, group_ids=group_ids, scored=scored)
     check(
         (objective.history is None) or (history is not None),
         "history: the objective uses HA-DW; pass init_history(objective) or the state it returned last",
@@ -149,11 +148,17 @@ def weights(
     num_groups: int | None = None,
     axis_name: str | None = None,
 ) -> Weights:
-    """The token weights of one optimizer mini-batch, a whole number of groups: everything the loss is divided
-    by.
+    """The token weights of one optimizer mini-batch: everything the loss is divided by.
+
+    Args:
+      advantages: [N] those that enter the surrogate.
+      loss_mask: [N, T] the very mask that multiplies the loss: lengths are counted from it.
+      group_ids: [N] in [0, num_groups), −1 on padding rows; the mini-batch is a whole number of groups.
+      num_groups: static; needed under jit.
+      axis_name: the device axis, where rows are sharded.
     """
     check(loss_mask.ndim == 2, f"loss_mask: expected shape [N, T], got {list(loss_mask.shape)}")
-    _check_rows(loss_mask.shape[:1], advantages=advantages, group_ids=group_ids)
+    check_shapes(loss_mask.shape[:1], advantages=advantages, group_ids=group_ids)
     groups = group_rows(group_ids, num_groups, axis_name)
     lengths = _lengths(loss_mask, groups)
     advantages = jax.lax.stop_gradient(as_float(advantages))
@@ -179,10 +184,10 @@ def group_constants(
     sampler_log_probs: Float[Array, "N T"] | None = None,
     axis_name: str | None = None,
 ) -> dfpo.GroupConstants | None:
-    """DFPO's w̃ for the whole mini-batch, from the current log-probs; a pytree of [N] arrays, None without
-    DFPO.
+    """DFPO's w̃ for the whole mini-batch, from the current log-probs; None without DFPO.
 
-    Call it without gradient, before the micro-batches, and give each micro-batch its rows.
+    Call it before the micro-batches, outside of what is differentiated, and give each micro-batch its rows of
+    the [N] arrays. `sampler_log_probs` is needed for sampler_correction.
     """
     if objective.transform is None:
         return None
@@ -233,7 +238,7 @@ def loss(
     Returns: the loss, to be summed over micro-batches and devices, and `Totals` of the metrics.
     """
     shape = log_probs.shape
-    _check_rows(
+    check_shapes(
         shape,
         old_log_probs=old_log_probs,
         loss_mask=loss_mask,
@@ -241,7 +246,7 @@ def loss(
         ref_log_probs=ref_log_probs,
         sampler_log_probs=sampler_log_probs,
     )
-    _check_rows(shape[:1], advantages=advantages, weights=weights.policy)
+    check_shapes(shape[:1], advantages=advantages, weights=weights.policy)
     for argument, value, needed_for, needed in (
         ("ref_log_probs", ref_log_probs, "kl_coef", objective.kl_coef != 0),
         ("entropy", entropy, "entropy_coef", objective.entropy_coef != 0),
@@ -329,22 +334,7 @@ def _policy_terms(
     return _PolicyTerms(mask, log_probs, log_ratio, ratio, surrogate, reports)
 
 
-def masked(x: Float[Array, "n T"], mask: Bool[Array, "n T"]) -> Float[Array, "n T"]:
-    """`x` in float32 or better, 0 where the mask is False.
-
-    Applied to what goes into exp and log, not to what comes out: where(mask, exp(x), 0) would still send 0 ·
-    inf = NaN back through what lies under the mask.
-    """
-    return jnp.where(mask, as_float(x), 0.0)
-
-
 def _lengths(loss_mask: Bool[Array, "N T"], groups: Groups) -> Float[Array, "N"]:
     """T_i, counted with the mask that multiplies the loss; 0 on padding rows."""
     lengths = jnp.sum(loss_mask, axis=-1, dtype=float)
     return jnp.where(groups.counted, lengths, 0.0)
-
-
-def _check_rows(shape: tuple[int, ...], **arrays: Shaped[Array, "..."] | None) -> None:
-    for name, array in arrays.items():
-        got = None if array is None else jnp.shape(array)
-        check(array is None or got == shape, f"{name}: expected shape {list(shape)}, got {list(got or ())}")

@@ -7,7 +7,7 @@ token ids never do.
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from grpo_jax.losses.groups import check, check_values
+from grpo_jax.losses.arrays import check, check_values
 
 
 def overlong_penalty(lengths: Int[Array, "N"], *, max_length: int, cache_length: int) -> Float[Array, "N"]:

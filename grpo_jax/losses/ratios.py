@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from grpo_jax.losses.groups import divide
+from grpo_jax.losses.arrays import divide
 
 Ratio = Callable[[Float[Array, "n T"], Bool[Array, "n T"]], Float[Array, "n T"]]
 
@@ -24,23 +24,26 @@ def token(log_ratio: Float[Array, "n T"], mask: Bool[Array, "n T"]) -> Float[Arr
 
 
 def sequence(log_ratio: Float[Array, "n T"], mask: Bool[Array, "n T"]) -> Float[Array, "n T"]:
-    """s_i = exp(Σ_t log_ratio_it / T_i) on every token of i, gradient through all of them (GSPO, arXiv
-    2507.18071, eq. 7).
+    """s_i = exp(Σ_t log_ratio_it / T_i) on every token of i, with gradient through all of them.
+
+    GSPO, arXiv 2507.18071, eq. 7.
     """
     return jnp.broadcast_to(jnp.exp(_mean(log_ratio, mask)), log_ratio.shape)
 
 
 def sequence_token(log_ratio: Float[Array, "n T"], mask: Bool[Array, "n T"]) -> Float[Array, "n T"]:
-    """sg[s_i] · π_it / sg[π_it]: GSPO's value, each token's own gradient (GSPO-token, arXiv 2507.18071, eq.
-    14).
+    """sg[s_i] · π_it / sg[π_it]: GSPO's value, each token's own gradient.
+
+    GSPO-token, arXiv 2507.18071, eq. 14.
     """
     own = log_ratio - jax.lax.stop_gradient(log_ratio)
     return jnp.exp(jax.lax.stop_gradient(_mean(log_ratio, mask)) + own)
 
 
 def sequence_product(log_ratio: Float[Array, "n T"], mask: Bool[Array, "n T"]) -> Float[Array, "n T"]:
-    """exp(Σ_t log_ratio_it), the sequence's probability ratio, its logarithm clamped to ±20 (DFPO, arXiv
-    2604.13088v1).
+    """exp(Σ_t log_ratio_it), the sequence's probability ratio, with the sum clamped to ±20.
+
+    The ratio DFPO is about, arXiv 2604.13088v1.
     """
     log_product = jnp.clip(_sum(log_ratio, mask), -PRODUCT_LIMIT, PRODUCT_LIMIT)
     return jnp.broadcast_to(jnp.exp(log_product), log_ratio.shape)
@@ -58,8 +61,3 @@ def _sum(log_ratio: Float[Array, "n T"], mask: Bool[Array, "n T"]) -> Float[Arra
 def _mean(log_ratio: Float[Array, "n T"], mask: Bool[Array, "n T"]) -> Float[Array, "n 1"]:
     lengths = jnp.sum(mask, axis=-1, keepdims=True, dtype=log_ratio.dtype)
     return divide(_sum(log_ratio, mask), lengths)
-
-
-RATIOS: dict[str, Ratio] = {
-    ratio.__name__: ratio for ratio in (token, sequence, sequence_token, sequence_product)
-}

@@ -102,7 +102,7 @@ def cispo(*, ratio_cap: float = 5.0, **overrides: Any) -> Objective:
 
 
 def rloo(**overrides: Any) -> Objective:
-    """RLOO (arXiv 2402.14740, section 3): REINFORCE on whole sequences with the mean of the others as
+    """RLOO (arXiv 2402.14740): REINFORCE on whole sequences with the mean of the others as
     baseline.
 
     Against GRPO: no ratio and no clip, no std, and a sequence's log-probability is the sum over its tokens.

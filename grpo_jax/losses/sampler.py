@@ -41,12 +41,7 @@ def band(
     low: float = 0.5,
     high: float = 2.0,
 ) -> tuple[Float[Array, "n T"], Reports]:
-    """1 where low ≤ π_old/π_sampler ≤ high and 0 elsewhere: tokens or sequences outside the band do not
-    train.
-    """
+    """1 where low ≤ π_old/π_sampler ≤ high, and 0 outside the band, where nothing trains."""
     ratio = level(log_gap, mask)
     inside = (ratio >= low) & (ratio <= high)
     return inside.astype(ratio.dtype), {"sampler/masked_fraction": ~inside}
-
-
-CORRECTIONS: dict[str, Callable] = {"truncate": truncate, "band": band}

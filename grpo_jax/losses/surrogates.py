@@ -1,5 +1,4 @@
-"""Per-token surrogates ℓ: what is maximised, and the only thing in the loss that carries the policy's
-gradient.
+"""Per-token surrogates ℓ: what is maximised, and all that carries the policy's gradient.
 
 A surrogate is a function `(ratio [n, T], log_probs [n, T], advantages [n, 1]) -> (ℓ [n, T], reports)`. It is
 proportional to |A|. `reports` names per-token quantities whose mean over tokens is logged; most surrogates
@@ -28,12 +27,13 @@ def clip(
     dual_clip: float | None = None,
     symmetric: bool = False,
 ) -> tuple[Float[Array, "n T"], Reports]:
-    """ℓ = min(ρA, clip(ρ, 1−clip_low, 1+clip_high) A) (PPO, arXiv 1707.06347, eq. 7; clip-higher: DAPO, eq.
-    10).
+    """ℓ = min(ρA, clip(ρ, 1−clip_low, 1+clip_high) A).
+
+    PPO, arXiv 1707.06347, eq. 7; with clip_high > clip_low, DAPO's clip-higher, arXiv 2503.14476, eq. 10.
 
     Args:
       dual_clip: c > 1; where A < 0, ℓ is at least cA, so that one huge ratio cannot dominate (arXiv
-        1912.09729, eq. 5).
+        1912.09729).
       symmetric: clip(ρ, ·) A without the min. A token outside the band loses its gradient whatever the sign
         of A; the min drops only one sign, which breaks the cancellation DFPO asks for.
     Reports the share of tokens whose gradient is lost below and above the band.
@@ -64,8 +64,9 @@ def cispo(
     *,
     ratio_cap: float = 5.0,
 ) -> tuple[Float[Array, "n T"], Reports]:
-    """ℓ = sg[min(ρ, ratio_cap)] A log π: a large ratio is capped, but no token loses its gradient (arXiv
-    2506.13585, eq. 4).
+    """ℓ = sg[min(ρ, ratio_cap)] A log π: a large ratio is capped, but no token loses its gradient.
+
+    CISPO, MiniMax-M1, arXiv 2506.13585, eq. 4.
     """
     weight = jax.lax.stop_gradient(jnp.minimum(ratio, ratio_cap))
     return weight * advantages * log_probs, {"clip/high_fraction": ratio > ratio_cap}
@@ -79,13 +80,6 @@ def sapo(
     tau_positive: float = 1.0,
     tau_negative: float = 1.05,
 ) -> tuple[Float[Array, "n T"], Reports]:
-    """ℓ = σ(τ(ρ−1)) · 4/τ · A, τ by the sign of A: a soft gate in place of the clip (SAPO, arXiv 2511.20347,
-    eq. 6).
-    """
+    """ℓ = σ(τ(ρ−1)) · 4/τ · A, τ by the sign of A: a soft gate, no clip (SAPO, arXiv 2511.20347)."""
     tau = jnp.where(advantages > 0, tau_positive, tau_negative)
     return jax.nn.sigmoid(tau * (ratio - 1)) * (4 / tau) * advantages, {}
-
-
-SURROGATES: dict[str, Callable] = {
-    surrogate.__name__: surrogate for surrogate in (clip, reinforce, cispo, sapo)
-}

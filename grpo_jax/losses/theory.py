@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Shaped
 
-from grpo_jax.losses.groups import divide
+from grpo_jax.losses.arrays import divide
 
 Values = Shaped[Array, "..."] | float | int
 Density = Callable[[Float[Array, "..."]], Float[Array, "..."]]

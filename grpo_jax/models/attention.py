@@ -81,13 +81,12 @@ def dense(mask: Bool[Array, "... S S"], positions: Int[Array, "... S"]) -> Atten
 
 
 def packed(segment_ids: Int[Array, "... S"], positions: Int[Array, "... S"]) -> Attend:
-    """Several sequences joined in a row: attention is causal and stays within a segment; −1 marks padding."""
+    """Several sequences joined in a row: attention is causal within a segment. Padding is segment −1."""
     column = jnp.arange(segment_ids.shape[-1])
     causal = column[:, None] >= column[None, :]
     same = segment_ids[..., :, None] == segment_ids[..., None, :]
-    real = segment_ids[..., None, :] >= 0
     causal = causal.reshape((1,) * (same.ndim - 2) + causal.shape)
-    return dense(same & real & causal, positions)
+    return dense(same & causal, positions)
 
 
 def plain(prompt_lengths: Int[Array, "N"], completion_lengths: Int[Array, "N"], P: int, T: int) -> Attend:

@@ -4,13 +4,14 @@ The file is presented under Transformers' names and layout, so loading treats it
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    pass
 
 CONFIG = {
     "vocab_size": "vocab_size",
@@ -164,6 +165,13 @@ def _shortest(value: float) -> float:
 def _open(path: Path):
     if not path.exists():
         raise ValueError(f"{path} does not exist")
+    facts = path.stat()
+    return _parse(path, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(maxsize=1)
+def _parse(path: Path, mtime: int, size: int):
+    """Config, tokenizer and weights are read one after the other; walking the vocabulary takes seconds each time."""
     try:
         from gguf import GGUFReader
     except ImportError:
@@ -172,10 +180,3 @@ def _open(path: Path):
         return GGUFReader(path)
     except ValueError as error:
         raise ValueError(f"{path} is not a whole GGUF file: {error}") from None
-
-
-def read_tokenizer(path: str | Path) -> "PreTrainedTokenizerFast":
-    """The tokenizer of a .gguf file; see `grpo_jax.models.gguf_tokenizer`."""
-    from grpo_jax.models import gguf_tokenizer
-
-    return gguf_tokenizer.build(GgufFile(path))

@@ -4,13 +4,12 @@ Transformers' own GGUF reader needs torch and loses SmolLM2's splitting of digit
 `tokenizer.ggml.pre`, which says how text is cut into words and numbers before merges apply.
 """
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-if TYPE_CHECKING:
-    from grpo_jax.models.gguf import GgufFile
+from grpo_jax.models.gguf import GgufFile
 
 CONTROL, USER_DEFINED = 3, 4
 """Values of tokenizer.ggml.token_type that are never split."""
@@ -22,7 +21,12 @@ WORDS = (
 """How Llama 3 and Qwen cut text; they differ in how many digits go together."""
 
 
-def build(file: "GgufFile") -> PreTrainedTokenizerFast:
+def read_tokenizer(path: str | Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a .gguf file."""
+    return build(GgufFile(path))
+
+
+def build(file: GgufFile) -> PreTrainedTokenizerFast:
     """Byte-level BPE from tokens, merges and token types."""
     model = file.field("tokenizer.ggml.model")
     if model != "gpt2":

@@ -20,7 +20,7 @@ from grpo_jax.models import families
 from grpo_jax.models.checkpoint_files import SafetensorsFolder
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.decoder import Decoder
-from grpo_jax.models.hub import locate
+from grpo_jax.models.hub import locate, resolve
 from grpo_jax.models.names import DERIVED, TENSORS, Slot, slots
 
 PIECE_BYTES = 32 * 2**20
@@ -51,7 +51,8 @@ def read_config(
     dtype: Literal["float32", "bfloat16"] = "float32",
     param_dtype: Literal["float32", "bfloat16"] = "float32",
 ) -> ModelConfig:
-    """The architecture of the model at `source`: a folder, a .gguf file, or a hub id as org/name@commit."""
+    """The architecture of the model at `source`: a folder, a .gguf file, package:NAME, or org/name@commit."""
+    source = resolve(source)
     if source.endswith(".gguf"):
         from grpo_jax.models import gguf
 
@@ -68,6 +69,7 @@ def load_decoder(
     source: str, *, config: ModelConfig | None = None, sharding: ShardingRule | None = None
 ) -> Decoder:
     """The model at `source`, its parameters where `sharding` wants them (default: the first device)."""
+    source = resolve(source)
     config = config or read_config(source)
     if source.endswith(".gguf"):
         from grpo_jax.models import gguf

@@ -22,6 +22,11 @@ def split(decoder: Decoder) -> tuple[nnx.GraphDef, nnx.State, nnx.State]:
     return nnx.split(decoder, Adapter if decoder.config.lora else nnx.Param, ...)
 
 
+def join(trainable: nnx.State, frozen: nnx.State | None) -> nnx.State:
+    """All parameters of a decoder from the two parts of `split`; no array is copied."""
+    return trainable if frozen is None else nnx.merge_state(trainable, frozen)
+
+
 def attach(
     decoder: Decoder, lora: LoraConfig, *, rngs: nnx.Rngs, sharding: jax.sharding.Sharding | None = None
 ) -> Decoder:

@@ -40,7 +40,7 @@ class Tokenizer(Protocol):
 def load_tokenizer(
     *, kind: Literal["characters", "transformers"], path: str = "", chat: bool = False
 ) -> Tokenizer:
-    """The tokenizer a config names; `path` is a folder, a .gguf file, or a hub id as org/name@commit."""
+    """The tokenizer a config names; `path` is a folder, a .gguf file, package:NAME, or org/name@commit."""
     if kind == "characters":
         if chat:
             raise ValueError("tokenizer.chat is True, but the character tokenizer has no chat template")
@@ -49,12 +49,13 @@ def load_tokenizer(
         raise ValueError(f'tokenizer.kind is {kind!r}; expected "characters" or "transformers"')
     if not path:
         raise ValueError("tokenizer.path is empty; expected a folder, a .gguf file or a hub id")
+    from grpo_jax.models.hub import locate, resolve
+
+    path = resolve(path)
     if path.endswith(".gguf"):
-        from grpo_jax.models import gguf
+        from grpo_jax.models import gguf_tokenizer
 
-        return TransformersTokenizer(gguf.read_tokenizer(path), chat=chat)
-    from grpo_jax.models.hub import locate
-
+        return TransformersTokenizer(gguf_tokenizer.read_tokenizer(path), chat=chat)
     folder = locate(path, weights=False)
     return TransformersTokenizer(_from_folder(folder), chat=chat, stop_ids=generation_stop_ids(folder))
 

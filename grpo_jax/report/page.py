@@ -154,7 +154,9 @@ def _plot_sections(rows: Rows) -> list[str]:
             grid = f'<div class="grid">{"".join(figures)}</div>'
             sections.append(f"<section><h2>{html.escape(heading)}</h2>{grid}</section>")
     if sections:
-        sections[0] += '<p class="note">A pale line shows single steps, the bold one over it their running mean.</p>'
+        sections[0] += (
+            '<p class="note">A pale line shows single steps, the bold one over it their running mean.</p>'
+        )
     if missing:
         text = html.escape("; ".join(missing))
         sections.append(f'<p class="note">Not drawn, because this run has no such metric yet: {text}.</p>')

@@ -5,6 +5,7 @@ not apply. A reference answer that a reward cannot use is never a reason to pay:
 """
 
 import re
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from grpo_jax.types import Problem
@@ -45,6 +46,13 @@ def number_match(problem: Problem, completion: str) -> float:
     if reference is None:
         raise ValueError(f"the answer {problem.answer!r} is not a number; judge it with another reward")
     return float(last_number(completion) == reference)
+
+
+def check_numbers(problems: Sequence[Problem]) -> Iterator[tuple[int, str]]:
+    """Which reference answers are no numbers."""
+    for i, problem in enumerate(problems):
+        if only_number(problem.answer) is None:
+            yield i, f"the answer {problem.answer[:100]!r} is not a number; judge it with another reward"
 
 
 def last_number(text: str) -> Fraction | None:

@@ -12,7 +12,7 @@ If no sandbox keeps its promises on this machine, the run is refused before it s
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -93,6 +93,15 @@ def find_tests(problem: Problem) -> UnitTests | Cases:
         "the problem's metadata has no tests: expected test and entry_point, test_list, input_output or "
         f"test_cases; it has {', '.join(data)}"
     )
+
+
+def check_tests(problems: Sequence[Problem]) -> Iterator[tuple[int, str]]:
+    """Which problems have no tests that can be run."""
+    for i, problem in enumerate(problems):
+        try:
+            find_tests(problem)
+        except ValueError as error:
+            yield i, str(error)
 
 
 def _cases(field: str, value: Any) -> Cases:

@@ -12,6 +12,7 @@ import re
 from typing import Literal
 
 from grpo_jax.rewards.builtin import NUMBER
+from grpo_jax.tasks.boxed import last_boxed
 
 Mode = Literal["strict", "lenient"]
 
@@ -20,7 +21,6 @@ MAX_CHARACTERS = 20_000
 MAX_BARE = 300
 """Characters of the longest text that is an answer without any mark."""
 
-BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*")
 ANSWER_IS = re.compile(r"answer(?:\s+is)?[ \t*]*(?::|=|\bis\b|(?<=is)(?=\s))[ \t:*]*(?=\S)", re.IGNORECASE)
 BOLD = re.compile(r"\*\*([^*\n]{1,300})\*\*")
 TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf|operatorname)\s*\{[^{}]*\}")
@@ -62,32 +62,6 @@ def _marked(text: str) -> tuple[str | None, bool]:
     if (mark := text.rfind("####")) >= 0:
         return text[mark:].lstrip("# ").partition("\n")[0].strip() or None, False
     return None, False
-
-
-def last_boxed(text: str) -> tuple[str | None, bool]:
-    r"""The content of the last box that is not empty, and whether the last was never closed."""
-    for match in reversed(list(BOX.finditer(text))):
-        start = match.end()
-        if text[start : start + 1] == "{":
-            end = closing_brace(text, start)
-            if end is None:
-                return None, True
-            content = text[start + 1 : end].strip()
-        else:
-            content = re.split(r"[\s$]", text[start : start + MAX_BARE], maxsplit=1)[0].rstrip(".,;")
-        if content:
-            return content, False
-    return None, False
-
-
-def closing_brace(text: str, start: int) -> int | None:
-    """Index of the brace that closes the one at `start`; escaped braces do not count."""
-    depth = 0
-    for match in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(match[0], 0)
-        if depth == 0:
-            return match.start()
-    return None
 
 
 def _stated(text: str) -> str | None:

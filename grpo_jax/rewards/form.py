@@ -105,4 +105,4 @@ def _matches(pattern: str, texts: Sequence[str]) -> list[bool]:
 
 @cache
 def _workers() -> Pool:
-    return Pool(limits=Limits())
+    return Pool(limits=Limits(cpu_seconds=1.0))

@@ -7,17 +7,21 @@ to six digits, and two decimals must be the same number; a box that was never cl
 box outweighs those before it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 from grpo_jax.rewards import math_worker
-from grpo_jax.rewards.equivalence import parse, same, too_large, unread
-from grpo_jax.rewards.extraction import Mode, final_answer, last_boxed
+from grpo_jax.rewards.equivalence import parse, same, unread
+from grpo_jax.rewards.exact import too_large
+from grpo_jax.rewards.extraction import Mode, final_answer
+from grpo_jax.rewards.judged import Judged
 from grpo_jax.rewards.normalise import Answer, key, normalise
 from grpo_jax.rewards.pool import Limits, OutOfBounds, Pool
+from grpo_jax.tasks.boxed import last_boxed
+from grpo_jax.tasks.splitting import shorten
 from grpo_jax.types import Problem
 
 MAX_CHARACTERS = 3_000
@@ -50,9 +54,9 @@ def math_all(
     return [pay(v) for v in judge_all(completions, [problem.answer for problem in problems], mode=mode)]
 
 
-def pay(verdict: Verdict) -> float | None:
+def pay(verdict: Verdict) -> Judged | None:
     """The reward for a verdict. A gold that can not be parsed says nothing about the completion."""
-    return None if verdict is Verdict.UNPARSEABLE_GOLD else float(verdict is Verdict.EQUAL)
+    return None if verdict is Verdict.UNPARSEABLE_GOLD else Judged(verdict is Verdict.EQUAL, verdict)
 
 
 def judge(completion: str, gold: str, *, mode: Mode = "lenient") -> Verdict:
@@ -80,6 +84,12 @@ def unparseable_golds(golds: Iterable[str]) -> list[int]:
             bad.append(i)
     read = _workers().map(math_worker.can_parse, [(text,) for _, text in texts]) if texts else []
     return sorted({*bad, *(i for (i, _), parsed in zip(texts, read, strict=True) if parsed is not True)})
+
+
+def check_golds(problems: Sequence[Problem]) -> Iterator[tuple[int, str]]:
+    """Which reference answers can not be read."""
+    for i in unparseable_golds([problem.answer for problem in problems]):
+        yield i, f"the answer {shorten(problems[i].answer)!r} is no mathematical answer"
 
 
 def _judge_text(completion: str, gold: str, mode: Mode) -> Verdict | tuple[Answer, Answer]:

@@ -13,7 +13,8 @@ import random
 import re
 from typing import Any
 
-from grpo_jax.rewards.equivalence import RELATION, TOLERANCE, same
+from grpo_jax.rewards.equivalence import RELATION, same
+from grpo_jax.rewards.exact import TOLERANCE
 from grpo_jax.rewards.normalise import Answer
 
 DIGITS = 60

@@ -14,6 +14,11 @@ SYMBOLS = {
     "∈": r"\in ", "∅": r"\emptyset ", "°": r"^\circ", "²": "^2", "³": "^3", "→": r"\to ",
 }  # fmt: skip
 
+POWERS = {
+    word: rf"\times 10^{{{power}}}"
+    for word, power in {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}.items()
+}
+
 SPELLINGS = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -46,6 +51,9 @@ SPELLINGS = [
         (r"\\(?:bmod|mod|pmod)(?![A-Za-z])", r"\\pmod "),
         (r"([\^_])\s*\{\s*(\w)\s*\}", r"\1\2"),
         (r"\*", r"\\cdot "),
+        (r"(?i)(?<=\d)\s*\\text\s*\{\s*(hundred|thousand|million|billion|trillion)s?\b", r" \1 \\text{"),
+        (r"(?i)(?<=\d) *\b(hundred|thousand|million|billion|trillion)s?\b *", lambda m: POWERS[m[1].lower()]),
+        (r"\\text\s*\{\s*\}", ""),
         (r"(?i)\s*(?:\\text\s*\{\s*(?:or|and)\s*\}|(?<![\\A-Za-z])(?:or|and)(?![A-Za-z]))\s*", ", "),
     )
 ]
@@ -64,12 +72,19 @@ UNITS = {
 UNIT_OF = {spelling: unit for unit, spellings in UNITS.items() for spelling in spellings.split()}
 KNOWN = "|".join(f"{re.escape(spelling)}s?" for spelling in sorted(UNIT_OF, key=len, reverse=True))
 
+ARITHMETIC = (
+    "plus|minus|times|divided|over|choose|factorial|squared|cubed|dozen|half|halves|thirds?|quarters?|percent"
+)
+
 # A unit is marked as text, or is a word that can be no product of variables.
 UNIT = re.compile(
     r"""^(?P<value> .* (?: [\d)}] | \\pi) ) \s*
     (?: \\(?:text|mathrm|textrm|mbox|textbf) \s* \{ \s* (?P<marked> [A-Za-zµ/ .]+? ) \.? \s* \}
-      | (?P<plain> (?: (?:square|sq\.?|cubic)[ ] )? (?: KNOWN ) | (?<=\s) [A-Za-z]{4,} (?: [ ][A-Za-z]+ )* ) )
-    \s* (?: \^ \s* \{? \s* (?P<power> [23] ) \s* \}? )? $""".replace("KNOWN", KNOWN),
+      | (?P<plain> (?: (?:square|sq\.?|cubic)[ ] )? (?: KNOWN )
+                 | (?<=\s) (?! (?:ARITHMETIC) \b ) [A-Za-z]{4,} (?: [ ][A-Za-z]+ )* ) )
+    \s* (?: \^ \s* \{? \s* (?P<power> [23] ) \s* \}? )? $""".replace("KNOWN", KNOWN).replace(
+        "ARITHMETIC", ARITHMETIC
+    ),
     re.VERBOSE | re.IGNORECASE,
 )
 PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\s*\{\s*)?per\s?cent(?:age)?\s*\}?)$", re.IGNORECASE)

@@ -5,7 +5,7 @@ group's statistics, because a failure counted as 0 would teach the model that it
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -14,15 +14,17 @@ import numpy as np
 
 from grpo_jax.config import RewardFunction
 from grpo_jax.resolve import resolve
-from grpo_jax.rewards import adapters, code, form, math
-from grpo_jax.rewards.builtin import exact_match, number_match
-from grpo_jax.rewards.reasoning_gym import reasoning_gym
+from grpo_jax.rewards import adapters, builtin, code, form, math, reasoning_gym
+from grpo_jax.rewards.judged import Judged
 from grpo_jax.tasks.splitting import shorten
-from grpo_jax.types import Problem
+from grpo_jax.types import InputError, Problem
 
 Reward = Callable[..., float | None]
 """(problem, completion) -> a number, or None where it does not apply. One that has a parameter
 `completion_length` is also given the number of tokens, the stop token included."""
+
+Check = Callable[[Sequence[Problem]], Iterable[tuple[int, str]]]
+"""The indices of problems that a reward can not judge, and why."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,11 @@ class Batched:
 
 
 BUILTINS: dict[str, Callable[..., float | None] | Batched] = {
-    "exact_match": exact_match,
-    "number_match": number_match,
+    "exact_match": builtin.exact_match,
+    "number_match": builtin.number_match,
     "math": Batched(math.math_all, start=math.start),
     "code": Batched(code.code_all, start=code.start),
-    "reasoning_gym": reasoning_gym,
+    "reasoning_gym": Batched(reasoning_gym.reasoning_gym_all, start=reasoning_gym.start),
     "format": Batched(form.format_all),
     "tags": form.tags,
     "overlong": form.overlong,
@@ -51,6 +53,12 @@ BUILTINS: dict[str, Callable[..., float | None] | Batched] = {
     "language": form.language,
 }
 
+CHECKS: dict[str, Check] = {
+    "number_match": builtin.check_numbers,
+    "math": math.check_golds,
+    "code": code.check_tests,
+    "reasoning_gym": reasoning_gym.check_problems,
+}
 LENGTH = "completion_length"
 ADAPTERS = {"trl": adapters.from_trl, "verl": adapters.from_verl}
 """Prefixes of an import path, for functions with the signature of another program."""
@@ -67,6 +75,8 @@ class Scores(NamedTuple):
     """[N] bool, whether every reward judged the sample."""
     failures: tuple[str, ...]
     """One message per (completion, reward) that could not be judged."""
+    verdicts: tuple[Mapping[str, str], ...]
+    """N times {name of a reward: what it found}, for rewards that say more than a number."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,7 @@ class WeightedReward:
     function: Reward | Batched
     weight: float
     takes_length: bool = False
+    check: Check | None = None
 
 
 def build(functions: Sequence[RewardFunction]) -> tuple[WeightedReward, ...]:
@@ -93,7 +104,7 @@ def build(functions: Sequence[RewardFunction]) -> tuple[WeightedReward, ...]:
             name += "_"
         bound = _bind(function, described.name, described.options)
         takes_length = _takes_length(function) and LENGTH not in described.options
-        built.append(WeightedReward(name, bound, described.weight, takes_length))
+        built.append(WeightedReward(name, bound, described.weight, takes_length, CHECKS.get(described.name)))
     return tuple(built)
 
 
@@ -110,19 +121,38 @@ def score(
         raise ValueError(f"score: {len(problems)} problems but {len(completions)} completions.")
     values = np.full((len(completions), len(rewards)), np.nan, np.float32)
     failures = []
+    verdicts: list[dict[str, str]] = [{} for _ in completions]
     for k, reward in enumerate(rewards):
         for n, value in enumerate(_judge(reward, problems, completions, lengths)):
             try:
                 values[n, k] = _number(value)
+                if isinstance(value, Judged):
+                    verdicts[n][reward.name] = value.verdict
             except Exception as error:
                 message = describe_failure(reward.name, problems[n], completions[n], error)
                 if on_failure == "error":
-                    raise ValueError(message) from error
+                    raise InputError(message) from error
                 failures.append(message)
     scored = ~np.isnan(values).any(axis=1)
     weights = np.array([reward.weight for reward in rewards], np.float32)
     total = np.where(scored, np.where(scored[:, None], values, 0) @ weights, 0).astype(np.float32)
-    return Scores(rewards=values, total=total, scored=scored, failures=tuple(failures))
+    return Scores(
+        rewards=values, total=total, scored=scored, failures=tuple(failures), verdicts=tuple(verdicts)
+    )
+
+
+def check(rewards: Sequence[WeightedReward], problems: Sequence[Problem]) -> None:
+    """Raise if a reward can not judge some of the problems: an answer that can not be read, no tests."""
+    for reward in rewards:
+        bad = list(reward.check(problems)) if reward.check else []
+        if bad:
+            shown = "".join(
+                f"\n  {problems[i].metadata.get('location', f'problem {i}')}: {reason}"
+                for i, reason in bad[:3]
+            )
+            raise ValueError(
+                f"reward {reward.name!r} can not judge {len(bad)} of {len(problems)} problems:{shown}"
+            )
 
 
 def _judge(

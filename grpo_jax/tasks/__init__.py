@@ -1,17 +1,31 @@
-"""Where problems come from: synthetic arithmetic, files, reasoning-gym; splits cannot overlap."""
+"""Where problems come from, with splits that cannot overlap, and the order they are trained in."""
 
-from grpo_jax.config import ArithmeticData, FileData, ReasoningGymData
+from dataclasses import asdict
+
+from grpo_jax.config import (
+    ArithmeticData,
+    Data,
+    DifficultyData,
+    FileData,
+    MixtureData,
+    PresetData,
+    ReasoningGymData,
+    TfdsData,
+)
 from grpo_jax.tasks.files import from_files
 from grpo_jax.tasks.iteration import batch, host_slice
+from grpo_jax.tasks.mixing import by_difficulty, drop_long, mixture
+from grpo_jax.tasks.presets import from_preset
 from grpo_jax.tasks.reasoning_gym import from_reasoning_gym
 from grpo_jax.tasks.rows import Mapper
-from grpo_jax.tasks.splitting import TaskSplit, is_held_out
+from grpo_jax.tasks.splitting import Mixture, TaskSplit, is_held_out
 from grpo_jax.tasks.synthetic import arithmetic
+from grpo_jax.tasks.tensorflow_datasets import from_tensorflow_datasets
 
-__all__ = ["TaskSplit", "batch", "build", "host_slice", "is_held_out"]
+__all__ = ["Mixture", "TaskSplit", "batch", "build", "drop_long", "host_slice", "is_held_out"]
 
 
-def build(data: ArithmeticData | ReasoningGymData | FileData) -> TaskSplit:
+def build(data: Data) -> TaskSplit:
     """The problems a config describes."""
     match data:
         case ArithmeticData():
@@ -19,31 +33,47 @@ def build(data: ArithmeticData | ReasoningGymData | FileData) -> TaskSplit:
                 operations=data.operations,
                 max_digits=data.max_digits,
                 carries_required=data.carries == "required",
+                max_terms=data.max_terms,
+                prompt=data.prompt,
+                system_prompt=data.system_prompt,
                 size=data.size,
                 held_out_fraction=data.held_out_fraction,
             )
         case ReasoningGymData():
-            return from_reasoning_gym(
-                task=data.task,
-                options=data.options,
-                size=data.size,
-                prompt=data.prompt,
-                held_out_fraction=data.held_out_fraction,
-            )
+            return from_reasoning_gym(**asdict(data))
         case FileData():
-            mapper = Mapper(
-                prompt=data.prompt,
-                answer_field=data.answer_field,
-                answer_pattern=data.answer_pattern,
-                messages_field=data.messages_field,
-                system_prompt=data.system_prompt,
-            )
             return from_files(
                 path=data.path,
-                mapper=mapper,
+                mapper=_mapper(data, messages_field=data.messages_field),
                 held_out_path=data.held_out_path,
                 held_out_fraction=data.held_out_fraction,
+                allow_overlap=data.allow_overlap,
             )
-    raise ValueError(
-        f"data is a {type(data).__name__}, expected ArithmeticData, ReasoningGymData or FileData."
+        case TfdsData():
+            return from_tensorflow_datasets(
+                name=data.name,
+                train_split=data.split,
+                mapper=_mapper(data),
+                held_out_split=data.held_out_split,
+                data_dir=data.data_dir,
+                held_out_fraction=data.held_out_fraction,
+                allow_overlap=data.allow_overlap,
+            )
+        case PresetData():
+            return from_preset(**asdict(data))
+        case MixtureData():
+            parts = [build(component.source) for component in data.components]
+            return mixture(parts, [component.weight for component in data.components])
+        case DifficultyData():
+            return by_difficulty(build(data.source), field=data.field, edges=data.edges, weights=data.weights)
+    raise ValueError(f"data is a {type(data).__name__}, expected one of {Data}.")
+
+
+def _mapper(data: FileData | TfdsData, **more: str | None) -> Mapper:
+    return Mapper(
+        prompt=data.prompt,
+        answer_field=data.answer_field,
+        answer_pattern=data.answer_pattern,
+        system_prompt=data.system_prompt,
+        **more,
     )

@@ -26,17 +26,23 @@ def load_library() -> Any:
 
 
 def from_reasoning_gym(
-    *, task: str, options: Mapping[str, Any], size: int, prompt: str, held_out_fraction: float
+    *,
+    task: str,
+    options: Mapping[str, Any],
+    size: int,
+    prompt: str,
+    held_out_fraction: float,
+    level: int | None = None,
 ) -> TaskSplit:
-    """`size` draws of a task, duplicates removed. `options` are the task's own."""
+    """`size` draws of a task, duplicates removed. `options` are the task's own, and go before its `level`."""
     template_fields(prompt)
     if size < 1:
         raise ValueError(f"data.size is {size}, expected at least 1.")
-    dataset = _dataset(task=task, options=options, size=size)
+    dataset = _dataset(task=task, options=options, size=size, level=level)
     return split((_problem(dataset[i], prompt) for i in range(size)), held_out_fraction)
 
 
-def _dataset(*, task: str, options: Mapping[str, Any], size: int) -> Any:
+def _dataset(*, task: str, options: Mapping[str, Any], size: int, level: int | None) -> Any:
     library = load_library()
     tasks = library.factory.DATASETS
     if task not in tasks:
@@ -53,10 +59,26 @@ def _dataset(*, task: str, options: Mapping[str, Any], size: int) -> Any:
             f"which has {', '.join(known)}."
         )
     try:
-        return library.create_dataset(task, seed=0, size=size, **options)
+        return library.create_dataset(
+            task, **{**_level(library, task, level), **options, "seed": 0, "size": size}
+        )
     except Exception as error:  # its configs check with assert, and some fail in arithmetic on the option
         reason = str(error) or type(error).__name__
         raise ValueError(f"data.options: reasoning-gym's {task} refuses {dict(options)}: {reason}") from error
+
+
+def _level(library: Any, task: str, level: int | None) -> dict[str, Any]:
+    """The options of a level of the task's curriculum; past an option's last level it stays at that."""
+    if level is None:
+        return {}
+    if level < 0:
+        raise ValueError(f"data.level is {level}, expected at least 0")
+    if not library.factory.has_curriculum(task):
+        raise ValueError(f"data.level: {task} has no curriculum")
+    curriculum = library.factory.create_curriculum(task)
+    curriculum.set_global_level(level)
+    config = curriculum.generate_configuration()
+    return {f.name: getattr(config, f.name) for f in fields(config)}
 
 
 def _problem(entry: Mapping[str, Any], prompt: str) -> Problem:

@@ -26,6 +26,8 @@ class Mapper:
     answer_pattern: str | None = None
     messages_field: str | None = None
     system_prompt: str | None = None
+    answer_required: bool = True
+    """False where tests judge and there is no reference answer."""
 
     def __post_init__(self) -> None:
         template_fields(self.prompt)
@@ -61,7 +63,7 @@ class Mapper:
                     f"{self.answer_field!r}: {shorten(answer)!r}"
                 )
             answer = match[1]
-        if not answer.strip():
+        if not answer.strip() and self.answer_required:
             raise ValueError(f"the answer in field {self.answer_field!r} is empty")
         return answer.strip()
 

@@ -5,6 +5,7 @@ it does not move when problems are added, and two copies of a prompt can never b
 """
 
 import unicodedata
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -13,11 +14,21 @@ from grpo_jax.types import Problem
 
 
 @dataclass(frozen=True)
+class Mixture:
+    """Pools of training problems, as indices, and how often each is drawn from, relative to the others."""
+
+    pools: tuple[tuple[int, ...], ...]
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class TaskSplit:
     """Problems to train on and problems to evaluate on; no prompt is in both."""
 
     train: Sequence[Problem]
     held_out: Sequence[Problem]
+    mixture: Mixture | None = None
+    """How the training problems are drawn; None draws each once an epoch."""
 
 
 def normalised(text: str) -> str:
@@ -60,17 +71,28 @@ def split(problems: Iterable[Problem], held_out_fraction: float) -> TaskSplit:
     return TaskSplit(train=train, held_out=held_out)
 
 
-def refuse_overlap(train: Iterable[Problem], held_out: Iterable[Problem]) -> None:
-    """Raise if a prompt, up to case and spacing, is on both sides."""
+def two_sources(
+    train: Sequence[Problem], held_out: Sequence[Problem], *, allow_overlap: bool = False
+) -> TaskSplit:
+    """Training and held-out problems that come apart already."""
+    refuse_overlap(train, held_out, allow=allow_overlap)
+    return TaskSplit(train=train, held_out=held_out)
+
+
+def refuse_overlap(train: Iterable[Problem], held_out: Iterable[Problem], *, allow: bool = False) -> None:
+    """Raise, or warn if it is allowed, if a prompt, up to case and spacing, is on both sides."""
     seen = {normalised(problem.prompt_text): problem for problem in train}
     shared = [p for p in held_out if normalised(p.prompt_text) in seen]
     if shared:
         twin = seen[normalised(shared[0].prompt_text)]
         where = [str(p.metadata.get("location", "?")) for p in (twin, shared[0])]
-        raise ValueError(
+        message = (
             f"data: {len(shared)} held-out prompts are also training problems, the first at {where[0]} and "
             f"{where[1]}: {shorten(shared[0].prompt_text)!r}. Remove them from one of the files."
         )
+        if not allow:
+            raise ValueError(f"{message} Or set data.allow_overlap.")
+        warnings.warn(message, stacklevel=2)
 
 
 def shorten(text: str, limit: int = 200) -> str:

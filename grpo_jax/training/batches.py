@@ -62,7 +62,9 @@ def mini_batches(batch: Batch, *, rollout_groups: np.ndarray, num_groups: int) -
     """
     cut = []
     for first in range(0, int(rollout_groups.max()) + 1, num_groups):
-        chosen = rows(batch, np.flatnonzero((rollout_groups >= first) & (rollout_groups < first + num_groups)))
+        chosen = rows(
+            batch, np.flatnonzero((rollout_groups >= first) & (rollout_groups < first + num_groups))
+        )
         chosen.group_ids[:] = np.where(chosen.group_ids < 0, -1, chosen.group_ids - first)
         cut.append(chosen)
     return cut

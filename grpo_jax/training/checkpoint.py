@@ -1,5 +1,9 @@
-"""Checkpoints of the whole train state, by Orbax: the newest few and the best by held-out accuracy."""
+"""Checkpoints of the train state, by Orbax: the newest few and the best by held-out accuracy.
 
+All of the state but its frozen part, which the run's config says how to make again.
+"""
+
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +11,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from grpo_jax.types import TrainState
+from grpo_jax.types import InputError, TrainState
 
 
 class Checkpoints:
@@ -35,22 +39,28 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def save(self, step: int, state: TrainState, *, accuracy: float | None = None) -> None:
-        """Starts writing `state`; returns once the arrays are copied, so that training may donate them."""
+        """Starts writing `state`; returns once the arrays are copied, so that training may donate them.
+
+        The newest step is not written twice: a stop may be asked for just after a step was saved.
+        """
+        if step == self.latest:
+            return
         metrics = None if accuracy is None else {"accuracy": accuracy}
-        self._manager.save(step, args=ocp.args.StandardSave(vars(state)), metrics=metrics, force=True)
+        self._manager.save(step, args=ocp.args.StandardSave(_saved(state)), metrics=metrics, force=True)
 
     def restore(self, like: TrainState, step: int | None = None) -> TrainState:
-        """The newest state (or that of `step`), on the shardings of `like`.
+        """The newest state (or that of `step`), on the shardings of `like`, whose frozen part it keeps.
 
         Raises:
-            ValueError: there is no checkpoint, or its arrays do not have the shapes of `like`; names the first that differs.
+            InputError: there is no checkpoint, or its arrays do not have the shapes of `like`; names the first that differs.
         """
         step = self.latest if step is None else step
         if step is None or step not in self._manager.all_steps():
-            raise ValueError(f"run.resume: no checkpoint {'' if step is None else step} in {self.folder}")
+            raise InputError(f"run.resume: no checkpoint {'' if step is None else step} in {self.folder}")
         self._check_shapes(like, step)
-        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, vars(like))
-        return TrainState(**self._manager.restore(step, args=ocp.args.StandardRestore(target)))
+        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, _saved(like))
+        restored = self._manager.restore(step, args=ocp.args.StandardRestore(target))
+        return replace(TrainState(**restored), frozen=like.frozen)
 
     def close(self) -> None:
         """Waits for pending writes."""
@@ -59,19 +69,49 @@ class Checkpoints:
 
     def _check_shapes(self, like: TrainState, step: int) -> None:
         saved = _shapes(self._manager.item_metadata(step))
-        for name, shape in _shapes(vars(like)).items():
+        for name, shape in _shapes(_saved(like)).items():
             if saved.get(name) != shape:
-                raise ValueError(
+                raise InputError(
                     f"run.resume: the checkpoint in {self.folder} holds {name} with shape {saved.get(name)}, "
                     f"the config makes it {shape}: resume with the model, optimizer and loss the run began with"
                 )
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Global steps of the checkpoints in `folder`, oldest first."""
+    return sorted(_reader(folder).all_steps()) if folder.is_dir() else []
+
+
+def restore_params(folder: Path, like: Any, step: int) -> Any:
+    """What trains, alone, of a checkpoint: `like` says its shapes. On the first device."""
+    where = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    target = {"params": jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), like)}
+    arguments = ocp.args.PyTreeRestore(
+        item=target, restore_args=ocp.checkpoint_utils.construct_restore_args(target), partial_restore=True
+    )
+    return _reader(folder).restore(step, args=arguments)["params"]
+
+
+def _reader(folder: Path) -> ocp.CheckpointManager:
+    """A manager that changes nothing, so that it may look while the run goes on."""
+    return ocp.CheckpointManager(
+        folder.absolute(),
+        options=ocp.CheckpointManagerOptions(read_only=True),
+        item_handlers=ocp.PyTreeCheckpointHandler(),
+    )
+
+
+def _saved(state: TrainState) -> dict[str, Any]:
+    return {name: value for name, value in vars(state).items() if name != "frozen"}
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
     """Shape by dotted name; of keys, which are stored as the numbers inside them, nothing."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {
-        ".".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path): tuple(leaf.shape)
+        ".".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path): tuple(
+            leaf.shape
+        )
         for path, leaf in leaves
         if hasattr(leaf, "shape") and not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     }

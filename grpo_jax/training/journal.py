@@ -16,21 +16,28 @@ TITLES = {"warm_start": "warm start", "policy": "GRPO"}
 class Journal:
     """The written side of a run. Close it (or leave its `with`) to flush everything."""
 
-    def __init__(self, folder: Path, *, resumed: Position | None):
+    def __init__(self, folder: Path, *, resumed: Position | None, wandb_project: str = ""):
         self.folder = folder
         self.timer = PhaseTimer()
-        self._metrics = MetricWriter(folder, resumed=resumed)
+        wandb = {"project": wandb_project, "name": folder.name, "dir": str(folder)} if wandb_project else None
+        self._metrics = MetricWriter(folder, resumed=resumed, wandb=wandb)
         self._samples = SampleWriter(folder, resumed=resumed)
 
     @contextmanager
-    def stage(self, name: str, *, total: int, start: int) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
+    def stage(
+        self, name: str, *, total: int, start: int
+    ) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
         """Gives a function (step, metrics) that records a step of the stage and shows it on the console."""
         with Progress(total=total, description=TITLES[name], start=start) as progress:
 
             def log(step: int, metrics: Mapping[str, Any]) -> None:
                 seconds = self.timer.take()
                 tokens = metrics.get("length/total")
-                rate = {"throughput/completion_tokens_per_second": tokens / sum(seconds.values())} if tokens else {}
+                rate = (
+                    {"throughput/completion_tokens_per_second": tokens / sum(seconds.values())}
+                    if tokens
+                    else {}
+                )
                 written = self._metrics.write({**metrics, **seconds, **rate}, step=step, stage=name)
                 progress.update(step, written)
 

@@ -49,14 +49,21 @@ def predicting(
 
 
 def chunked_log_probs(
-    logits: Callable, hidden: Float[Array, "N T D"], targets: Int[Array, "N T"], *, temperature: float, chunk: int
+    logits: Callable,
+    hidden: Float[Array, "N T D"],
+    targets: Int[Array, "N T"],
+    *,
+    temperature: float,
+    chunk: int,
 ) -> tuple[Float[Array, "N T"], Float[Array, "N T"]]:
     """log π(target) and the entropy of π at `temperature`, `chunk` tokens at a time."""
     shape = targets.shape
     tokens = targets.size
     chunk = min(chunk, tokens)
     padding = -tokens % chunk
-    flat_hidden = jnp.pad(hidden.reshape(tokens, -1), ((0, padding), (0, 0))).reshape(-1, chunk, hidden.shape[-1])
+    flat_hidden = jnp.pad(hidden.reshape(tokens, -1), ((0, padding), (0, 0))).reshape(
+        -1, chunk, hidden.shape[-1]
+    )
     flat_targets = jnp.pad(targets.reshape(tokens), (0, padding)).reshape(-1, chunk)
 
     @jax.checkpoint

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax import evaluation, keys, tasks
+from grpo_jax.models import lora
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.engine import Sampling
 from grpo_jax.training import batches, sharding
@@ -26,25 +27,24 @@ from grpo_jax.training.journal import Journal
 from grpo_jax.training.metrics import rollout_metrics
 from grpo_jax.training.records import Position
 from grpo_jax.training.setup import Example, Run, initial_state, policy_stage
-from grpo_jax.types import TRUNCATED, Batch, Rollout, TrainState
+from grpo_jax.types import TRUNCATED, Batch, Rollout, TrainingStopped, TrainState
 
 POLICY, WARM_START = "policy", "warm_start"
 
 
-class TrainingStopped(RuntimeError):
-    """The run cannot usefully go on; the message says at which step, why, and what to do."""
-
-
 def train(run: Run) -> TrainState:
     """Runs every stage that is still to do, and returns the final state."""
-    state = initial_state(run)
-    resumed = run.config.run.resume
-    if resumed:
+    state, resumed = initial_state(run), None
+    if run.config.run.resume:
         state = run.checkpoints.restore(state)
-    with Journal(run.folder, resumed=position(state) if resumed else None) as journal, stop_request() as stopping:
+        resumed = position(state)
+    journal = Journal(run.folder, resumed=resumed, wandb_project=run.config.run.wandb_project)
+    with journal, stop_request() as stopping:
         if state.warm:
             state = warm_start(run, state, journal, stopping)
         if not state.warm:
+            if resumed is None or resumed.stage == WARM_START:
+                evaluate_before(run, state, journal)
             state = improve(run, state, journal, stopping)
     run.checkpoints.close()
     return state
@@ -70,22 +70,30 @@ def warm_start(run: Run, state: TrainState, journal: Journal, stopping: Callable
                 state = replace(state, step=state.step + 1, cursor=state.cursor + options.batch_size)
                 refuse_if_stuck(run, state)
             log(int(state.step), metrics)
-            if int(state.step) % (run.config.checkpoint.every or options.steps) == 0 and state.step < options.steps:
+            if (
+                int(state.step) % (run.config.checkpoint.every or options.steps) == 0
+                and state.step < options.steps
+            ):
                 save(run, state)
     if state.step < options.steps:
         save(run, state)
         return state
-    return sharding.replicate(policy_stage(run, state), run.mesh)
+    fresh = sharding.replicate(policy_stage(run, replace(state, frozen=None)), run.mesh)
+    return replace(fresh, frozen=state.frozen)
+
+
+def evaluate_before(run: Run, state: TrainState, journal: Journal) -> None:
+    """Held-out accuracy before the first policy step, and the checkpoint that goes with it."""
+    with journal.stage(POLICY, total=run.config.train.steps, start=0) as log:
+        result = evaluate(run, state, journal)
+        log(0, result.metrics())
+    save(run, state, accuracy=result.accuracy)
 
 
 def improve(run: Run, state: TrainState, journal: Journal, stopping: Callable[[], bool]) -> TrainState:
     """GRPO: rollouts and updates, with evaluations and checkpoints between them."""
     total = run.config.train.steps
     with journal.stage(POLICY, total=total, start=int(state.step)) as log:
-        if state.step == 0:
-            result = evaluate(run, state, journal)
-            log(0, result.metrics())
-            save(run, state, accuracy=result.accuracy)
         saved = int(state.step)
         while state.step < total and not stopping():
             state, metrics = policy_step(run, state, journal)
@@ -109,16 +117,25 @@ def policy_step(run: Run, state: TrainState, journal: Journal) -> tuple[TrainSta
     step = int(state.step) + 1
     with journal.timer("rollout"):
         examples = next_examples(run, state, config.rollout.batch_size)
-        sampling = sampling_of(run, temperature=config.rollout.temperature, group_size=config.rollout.group_size)
+        sampling = sampling_of(
+            run, temperature=config.rollout.temperature, group_size=config.rollout.group_size
+        )
         rollout = sample(run, state, examples, sampling, key=keys.fold(state.key, "rollout", step))
         texts = decode(run, rollout)
     with journal.timer("reward"):
         problems = [examples[group].problem for group in rollout.group_ids]
         scores = scoring.score(
-            problems=problems, completions=texts, rewards=run.rewards, on_failure=config.reward.on_failure
+            problems=problems,
+            completions=texts,
+            rewards=run.rewards,
+            lengths=rollout.completion_lengths.tolist(),
+            on_failure=config.reward.on_failure,
         )
         advantages, history, group_metrics = run.advantages(
-            jnp.asarray(scores.total), jnp.asarray(scores.scored), jnp.asarray(rollout.group_ids), state.history
+            jnp.asarray(scores.total),
+            jnp.asarray(scores.scored),
+            jnp.asarray(rollout.group_ids),
+            state.history,
         )
     with journal.timer("update"):
         state = replace(state, history=history)
@@ -151,14 +168,21 @@ def policy_step(run: Run, state: TrainState, journal: Journal) -> tuple[TrainSta
     return state, {**update_metrics, **sampled, **group_metrics}
 
 
-def update(run: Run, state: TrainState, batch: Batch, rollout: Rollout) -> tuple[TrainState, Mapping[str, float]]:
+def update(
+    run: Run, state: TrainState, batch: Batch, rollout: Rollout
+) -> tuple[TrainState, Mapping[str, float]]:
     """The optimizer steps of one rollout. The old policy is that of now, whatever the number of steps."""
     options = run.config.update
     groups = options.mini_batch or run.config.rollout.batch_size
     if run.updates_per_rollout > 1:
-        batch = replace(batch, old_log_probs=log_probs_under(run, state.params, batch))
+        batch = replace(
+            batch, old_log_probs=log_probs_under(run, lora.join(state.params, state.frozen), batch)
+        )
     if state.ref_params is not None:
-        batch = replace(batch, ref_log_probs=log_probs_under(run, state.ref_params, batch))
+        # With LoRA the reference is the same base under the adapters it began with, so there is no second copy of it.
+        batch = replace(
+            batch, ref_log_probs=log_probs_under(run, lora.join(state.ref_params, state.frozen), batch)
+        )
     collected = []
     for _ in range(options.epochs):
         for part in batches.mini_batches(batch, rollout_groups=rollout.group_ids, num_groups=groups):
@@ -171,25 +195,32 @@ def evaluate(run: Run, state: TrainState, journal: Journal) -> evaluation.Evalua
     """Held-out accuracy of the policy as it is; draws nothing from the training stream of keys."""
     options = run.config.evaluation
     examples = run.held_out[: options.problems or None]
-    names = [reward.name for reward in run.rewards]
-    judge = run.rewards[names.index(options.success) if options.success else 0].function
+    names = [reward.name for reward in run.config.reward.functions]
+    success = run.rewards[names.index(options.success) if options.success else 0]
     sampling = sampling_of(run, temperature=options.temperature, group_size=options.samples)
     size = run.config.rollout.batch_size
-
-    def generate(_, samples: int):
+    with journal.timer("evaluate"):
         texts, lengths, truncated = [], [], []
         for first in range(0, len(examples), size):
-            chunk = examples[first : first + size]
             key = keys.fold(state.key, "evaluation", first)
-            rollout = sample(run, state, chunk, sampling, key=key)
+            rollout = sample(run, state, examples[first : first + size], sampling, key=key)
             texts += decode(run, rollout)
-            lengths += list(rollout.completion_lengths)
-            truncated += list(rollout.stop_reason == TRUNCATED)
-        return tuple([column[i : i + samples] for i in range(0, len(column), samples)] for column in (texts, lengths, truncated))
-
-    with journal.timer("evaluate"):
-        result = evaluation.evaluate(
-            [e.problem for e in examples], generate=generate, judge=judge, samples=options.samples
+            lengths += rollout.completion_lengths.tolist()
+            truncated += (rollout.stop_reason == TRUNCATED).tolist()
+        scores = scoring.score(
+            problems=[e.problem for e in examples for _ in range(options.samples)],
+            completions=texts,
+            rewards=[success],
+            lengths=lengths,
+            on_failure="unscored",
+        )
+        table = (len(examples), options.samples)
+        result = evaluation.summarize(
+            [e.problem for e in examples],
+            texts=np.reshape(np.array(texts, object), table),
+            lengths=np.reshape(lengths, table),
+            truncated=np.reshape(truncated, table),
+            scores=scores.rewards.reshape(table),
         )
     journal.evaluation(result, step=int(state.step))
     return result
@@ -197,16 +228,19 @@ def evaluate(run: Run, state: TrainState, journal: Journal) -> evaluation.Evalua
 
 def next_examples(run: Run, state: TrainState, count: int) -> list[Example]:
     """The training problems at the state's cursor."""
-    return tasks.batch(run.train, cursor=int(state.cursor), batch_size=count, seed=run.config.run.seed)
+    return tasks.batch(
+        run.train, cursor=int(state.cursor), batch_size=count, seed=run.config.run.seed, mixture=run.mixture
+    )
 
 
 def sampling_of(run: Run, *, temperature: float, group_size: int) -> Sampling:
     """The sampler's settings, for training or evaluation."""
     options = run.config.rollout
+    greedy = temperature == 0  # takes the likeliest token, and nothing is left to truncate
     return Sampling(
         temperature=temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
+        top_k=0 if greedy else options.top_k,
+        top_p=1.0 if greedy else options.top_p,
         max_tokens=options.max_completion_length,
         group_size=group_size,
         stop_ids=run.tokenizer.stop_ids,
@@ -215,7 +249,7 @@ def sampling_of(run: Run, *, temperature: float, group_size: int) -> Sampling:
 
 def sample(run: Run, state: TrainState, examples: Sequence[Example], sampling: Sampling, *, key) -> Rollout:
     """Completions of the examples' prompts under the state's policy."""
-    run.engine.load(state.params)
+    run.engine.load(lora.join(state.params, state.frozen))
     return run.engine.generate([e.prompt_ids for e in examples], sampling=sampling, key=key)
 
 
@@ -251,7 +285,8 @@ def is_multiple(step: int, every: int) -> bool:
 def mean_of_steps(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """One value per metric over the optimizer steps of a rollout: the largest of a maximum, else the mean."""
     return {
-        name: float((np.max if name.endswith("/max") else np.mean)([m[name] for m in metrics])) for name in metrics[0]
+        name: float((np.max if name.endswith("/max") else np.mean)([m[name] for m in metrics]))
+        for name in metrics[0]
     }
 
 

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from grpo_jax.losses import objective as objectives
 from grpo_jax.config import DriftFixConfig, HistoryConfig, LossConfig, SamplerCorrectionConfig
 from grpo_jax.losses import advantages, aggregation, dfpo, hadw, kl, ratios, sampler, surrogates
+from grpo_jax.losses import objective as objectives
 from grpo_jax.resolve import resolve
 
 
@@ -79,7 +79,9 @@ def _drift_fix(config: DriftFixConfig | None, surrogate: str) -> dfpo.DriftFix |
     if config is None:
         return None
     if surrogate != "reinforce":
-        raise ValueError(f"loss.surrogate: got {surrogate!r}, expected 'reinforce' with loss.drift_fix (DFPO's is w A log π)")
+        raise ValueError(
+            f"loss.surrogate: got {surrogate!r}, expected 'reinforce' with loss.drift_fix (DFPO's is w A log π)"
+        )
     return dfpo.DriftFix(
         transform=getattr(dfpo, config.transform),
         cancel_under_aggregation=config.cancel_under_aggregation,

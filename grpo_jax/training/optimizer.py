@@ -5,6 +5,9 @@ from typing import Any, Literal
 import jax
 import optax
 
+DECAYED = ("kernel", "embedding", "head", "a", "b")
+"""Names of matrices; a and b are a LoRA adapter's."""
+
 
 def make_optimizer(
     *,
@@ -28,7 +31,9 @@ def make_optimizer(
     )
 
 
-def make_schedule(*, learning_rate: float, warmup_steps: int, schedule: str, total_steps: int) -> optax.Schedule:
+def make_schedule(
+    *, learning_rate: float, warmup_steps: int, schedule: str, total_steps: int
+) -> optax.Schedule:
     """Linear warm-up from learning_rate/warmup_steps, then constant, or cosine or linear decay to 0 at `total_steps`."""
     decay_steps = max(1, total_steps - warmup_steps)
     after = {
@@ -44,11 +49,11 @@ def make_schedule(*, learning_rate: float, warmup_steps: int, schedule: str, tot
 
 
 def is_matrix(params: Any) -> Any:
-    """Marks the leaves that weight decay applies to: kernels and embeddings, not norms and biases.
+    """Marks the leaves that weight decay applies to: kernels, embeddings and adapters, not norms and biases.
 
     By name, because layers are stacked: a norm's scale has two axes there, as an unstacked matrix has.
     """
-    return jax.tree_util.tree_map_with_path(lambda path, _: leaf_name(path) in ("kernel", "embedding", "head"), params)
+    return jax.tree_util.tree_map_with_path(lambda path, _: leaf_name(path) in DECAYED, params)
 
 
 def leaf_name(path: tuple) -> str:

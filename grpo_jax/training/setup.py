@@ -2,35 +2,41 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 from jax.sharding import Mesh
 
 from grpo_jax import experiment, keys, tasks
+from grpo_jax.config import Config, OptimizerConfig, PretrainedModel
 from grpo_jax.losses import diagnostics
 from grpo_jax.losses import objective as objectives
 from grpo_jax.losses.groups import group_rows
-from grpo_jax.config import Config, OptimizerConfig
-from grpo_jax.models.config import ModelConfig
-from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.tokenizers import Tokenizer, load_tokenizer
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.engine import NativeEngine
-from grpo_jax.tasks.splitting import shorten
+from grpo_jax.tasks.splitting import Mixture, shorten
 from grpo_jax.training import sharding
 from grpo_jax.training.checkpoint import Checkpoints
 from grpo_jax.training.log_probs import make_log_probs
 from grpo_jax.training.objective import objective_of
 from grpo_jax.training.optimizer import make_optimizer
+from grpo_jax.training.policy import Policy, architecture_of, make_policy, sized_for
 from grpo_jax.training.update import Step, make_log_prob_pass, make_supervised_update, make_update
 from grpo_jax.types import Problem, TrainState
 
-RESUMABLE_CHANGES = ("run.", "train.steps", "evaluation.", "checkpoint.")
+RESUMABLE_CHANGES = (
+    "run.folder",
+    "run.resume",
+    "run.wandb_project",
+    "train.steps",
+    "evaluation.",
+    "checkpoint.",
+)
 """Fields that a resumed run may change without ceasing to be the same run."""
 
 
@@ -49,13 +55,14 @@ class Run:
     folder: Path
     train: Sequence[Example]
     held_out: Sequence[Example]
+    mixture: Mixture | None
     tokenizer: Tokenizer
     mesh: Mesh
     engine: NativeEngine
     objective: objectives.Objective
     advantages: Callable
     rewards: Sequence[scoring.WeightedReward]
-    initial_params: Callable[[jax.Array], Any]
+    policy: Policy
     optimizer: optax.GradientTransformation
     update: Step
     log_prob_pass: Callable
@@ -76,22 +83,25 @@ def prepare(config: Config) -> Run:
     Raises:
         ValueError: names the field, what came and what was expected.
     """
-    experiment.validate(config, devices=jax.device_count())
+    architecture = architecture_of(config.model)
+    experiment.validate(config, devices=jax.device_count(), architecture=architecture)
+    if config.run.wandb_project and find_spec("wandb") is None:
+        raise ValueError('run.wandb_project: logging there needs the extra: pip install "grpo_jax[wandb]"')
     split = tasks.build(config.data)
-    tokenizer = load_tokenizer(**asdict(config.tokenizer))
+    tokenizer = tokenizer_of(config)
     limit = config.rollout.max_prompt_length
     train = encode(split.train, tokenizer, limit=limit, what="training")
     held_out = encode(split.held_out, tokenizer, limit=limit, what="held-out")
     rewards = scoring.build(config.reward.functions)
+    scoring.check(rewards, [*split.train, *split.held_out])
     objective = objective_of(config.loss, max_length=config.rollout.max_completion_length)
-    model = sized_for(config.model, tokenizer)
-    graphdef, _ = nnx.split(nnx.eval_shape(lambda: Decoder(model, rngs=nnx.Rngs(0))))
     mesh = sharding.make_mesh(config.mesh.data or jax.device_count())
+    policy = make_policy(config.model, sized_for(architecture, tokenizer), mesh=mesh)
     folder = open_folder(config)
 
     rollout, update = config.rollout, config.update
     groups = update.mini_batch or rollout.batch_size
-    log_probs = make_log_probs(graphdef, temperature=rollout.temperature, head_chunk=update.head_chunk)
+    log_probs = make_log_probs(policy.graphdef, temperature=rollout.temperature, head_chunk=update.head_chunk)
     micro_batches = groups * rollout.group_size // (update.micro_batch or groups * rollout.group_size)
     steps = config.train.steps * update.epochs * (rollout.batch_size // groups)
     optimizer = build_optimizer(config.optimizer, steps)
@@ -101,13 +111,16 @@ def prepare(config: Config) -> Run:
         folder=folder,
         train=train,
         held_out=held_out,
+        mixture=split.mixture,
         tokenizer=tokenizer,
         mesh=mesh,
-        engine=NativeEngine(graphdef, max_prompt_length=rollout.max_prompt_length),
+        engine=NativeEngine(policy.graphdef, max_prompt_length=rollout.max_prompt_length),
         objective=objective,
-        advantages=make_advantages(objective, num_groups=rollout.batch_size, best=sum(r.weight for r in rewards)),
+        advantages=make_advantages(
+            objective, num_groups=rollout.batch_size, weights=[reward.weight for reward in rewards]
+        ),
         rewards=rewards,
-        initial_params=jax.jit(lambda key: nnx.split(Decoder(model, rngs=nnx.Rngs(params=key)))[1]),
+        policy=policy,
         optimizer=optimizer,
         update=make_update(
             log_probs=log_probs,
@@ -116,14 +129,14 @@ def prepare(config: Config) -> Run:
             mesh=mesh,
             num_groups=groups,
             micro_batches=micro_batches,
-            vocab_size=model.vocab_size,
+            vocab_size=policy.config.vocab_size,
         ),
         log_prob_pass=make_log_prob_pass(
             log_probs=log_probs, mesh=mesh, micro_batches=micro_batches * (rollout.batch_size // groups)
         ),
         warm_optimizer=warm_optimizer,
         warm_update=make_supervised_update(
-            log_probs=make_log_probs(graphdef, temperature=1.0, head_chunk=update.head_chunk),
+            log_probs=make_log_probs(policy.graphdef, temperature=1.0, head_chunk=update.head_chunk),
             optimizer=warm_optimizer,
             mesh=mesh,
             micro_batches=1,
@@ -135,7 +148,7 @@ def prepare(config: Config) -> Run:
 def initial_state(run: Run) -> TrainState:
     """The state before the first step: of the warm start if there is one, else of the policy stage."""
     key = keys.run_key(run.config.run.seed)
-    params = run.initial_params(keys.fold(key, "parameters"))
+    params, frozen = run.policy.initial(keys.fold(key, "parameters"))
     warm = run.config.warm_start.steps > 0
     state = TrainState(
         params=params,
@@ -148,7 +161,8 @@ def initial_state(run: Run) -> TrainState:
         history=objectives.init_history(run.objective),
         ref_params=params if run.config.loss.kl_coef else None,
     )
-    return sharding.replicate(state if warm else policy_stage(run, state), run.mesh)
+    state = sharding.replicate(state if warm else policy_stage(run, state), run.mesh)
+    return replace(state, frozen=frozen)  # never donated, so it needs no buffers of its own
 
 
 def policy_stage(run: Run, state: TrainState) -> TrainState:
@@ -164,11 +178,26 @@ def policy_stage(run: Run, state: TrainState) -> TrainState:
     )
 
 
-def make_advantages(objective: objectives.Objective, *, num_groups: int, best: float) -> Callable:
+def tokenizer_of(config: Config) -> Tokenizer:
+    """The tokenizer a config names; a pretrained model brings its own."""
+    options = config.tokenizer
+    if options.kind == "transformers" and not options.path and isinstance(config.model, PretrainedModel):
+        options = replace(options, path=config.model.path)
+    return load_tokenizer(**asdict(options))
+
+
+def make_advantages(
+    objective: objectives.Objective, *, num_groups: int, weights: Sequence[float]
+) -> Callable:
     """A jitted function (rewards, scored, group_ids, history) -> (advantages, history, metrics).
 
-    `best` is the summed reward of a completion that every reward function finds perfect (1 each).
+    `weights` are those of the reward functions. All right is a group where each function that is wanted gave 1 and
+    each that is not gave 0, unless HA-DW's `reward_range` says what the best summed reward is.
     """
+    low, high = sum(w for w in weights if w < 0), sum(w for w in weights if w > 0)
+    if objective.history is not None:
+        low, high = objective.history.reward_range
+    rounding = 1e-6 * max(abs(low), abs(high))  # of a sum of weights
 
     def judge(rewards, scored, group_ids, history):
         advantages, history, metrics = objectives.advantages(
@@ -180,7 +209,8 @@ def make_advantages(objective: objectives.Objective, *, num_groups: int, best: f
             history=history,
         )
         groups = group_rows(group_ids, num_groups, None).only(scored)
-        return advantages, history, diagnostics.reward_metrics(rewards, groups, reward_range=(0.0, best)) | metrics
+        judged = diagnostics.reward_metrics(rewards, groups, reward_range=(low + rounding, high - rounding))
+        return advantages, history, metrics | judged
 
     return jax.jit(judge)
 
@@ -192,7 +222,9 @@ def encode(problems: Sequence[Problem], tokenizer: Tokenizer, *, limit: int, wha
         ValueError: there are no problems, or a prompt is longer than `limit` tokens.
     """
     if not problems:
-        raise ValueError(f"data: no {what} problems; a larger data.size or another data.held_out_fraction makes some")
+        raise ValueError(
+            f"data: no {what} problems; a larger data.size or another data.held_out_fraction makes some"
+        )
     examples = [Example(problem, tokenizer.encode_prompt(problem.prompt)) for problem in problems]
     longest = max(examples, key=lambda example: len(example.prompt_ids))
     if len(longest.prompt_ids) > limit:
@@ -201,15 +233,6 @@ def encode(problems: Sequence[Problem], tokenizer: Tokenizer, *, limit: int, wha
             f"{shorten(longest.problem.prompt_text)!r}"
         )
     return examples
-
-
-def sized_for(model: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
-    """`model` with the tokenizer's vocabulary, unless the config gives a larger one."""
-    if model.vocab_size and model.vocab_size < tokenizer.vocab_size:
-        raise ValueError(
-            f"model.vocab_size: got {model.vocab_size}, expected at least the tokenizer's {tokenizer.vocab_size} (or 0)"
-        )
-    return replace(model, vocab_size=model.vocab_size or tokenizer.vocab_size)
 
 
 def build_optimizer(options: OptimizerConfig, total_steps: int) -> optax.GradientTransformation:
@@ -254,5 +277,5 @@ def check_resumable(config: Config, folder: Path) -> None:
         name, (old, new) = next(iter(changed.items()))
         raise ValueError(
             f"run.resume: {name} was {old!r} in {folder} and is {new!r} now; "
-            "a resumed run keeps its config (only run, train.steps, evaluation and checkpoint may change)"
+            "a resumed run keeps its config (only run.folder, train.steps, evaluation and checkpoint may change)"
         )

@@ -12,7 +12,9 @@ DATA = "data"
 
 def make_mesh(data: int) -> Mesh:
     """A mesh of `data` devices along the data axis."""
-    return jax.make_mesh((data,), (DATA,), devices=jax.devices()[:data], axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.make_mesh(
+        (data,), (DATA,), devices=jax.devices()[:data], axis_types=(jax.sharding.AxisType.Auto,)
+    )
 
 
 def axis_name(mesh: Mesh) -> str | None:

@@ -1,9 +1,9 @@
 """One optimizer step on one mini-batch, the same whatever the micro-batches and devices.
 
-    1. Token weights, once for the mini-batch: segment sums per device and one psum. Every division over the batch is in them.
-    2. Micro-batches under `lax.scan`: each adds the gradient of a plain sum, −Σ w·ℓ, to a local accumulator.
-    3. One psum of the gradients.
-    4. Clip, optimizer, and a guard: a non-finite gradient never reaches the parameters.
+1. Token weights, once for the mini-batch: segment sums per device and one psum. Every division over the batch is in them.
+2. Micro-batches under `lax.scan`: each adds the gradient of a plain sum, −Σ w·ℓ, to a local accumulator.
+3. One psum of the gradients.
+4. Clip, optimizer, and a guard: a non-finite gradient never reaches the parameters.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,7 @@ from grpo_jax.losses import diagnostics
 from grpo_jax.losses import objective as objectives
 from grpo_jax.losses.diagnostics import Totals, token_means
 from grpo_jax.losses.groups import group_rows
+from grpo_jax.models import lora
 from grpo_jax.training import sharding
 from grpo_jax.training.log_probs import LogProbs
 from grpo_jax.types import Batch, TrainState
@@ -39,7 +40,8 @@ def make_update(
 ) -> Step:
     """The jitted policy update of mini-batches of `num_groups` groups with ids in [0, num_groups).
 
-    The returned function donates its state. A group may be split between devices and micro-batches, a sequence not.
+    The returned function donates its state, all but the frozen part. A group may be split between devices and
+    micro-batches, a sequence not.
     """
     axis = sharding.axis_name(mesh)
     groups = {"num_groups": num_groups, "axis_name": axis}
@@ -154,15 +156,20 @@ def make_log_prob_pass(*, log_probs: LogProbs, mesh: Mesh, micro_batches: int):
 
 
 def make_gradient(*, constants_of_batch, loss_of_rows, mesh: Mesh, micro_batches: int):
-    """A function (params, batch) -> (gradients, loss, Totals, metrics), summed over micro-batches and devices."""
+    """A function (params, frozen, batch) -> (gradients, loss, Totals, metrics), summed over micro-batches and devices.
 
-    def shard(params: Any, batch: Batch):
-        constants, metrics = constants_of_batch(params, batch)
-        local = sharding.varying(params, mesh)
+    Gradients are with respect to `params`; `frozen` is the rest of the policy, None if there is no rest.
+    """
+
+    def shard(params: Any, frozen: Any, batch: Batch):
+        constants, metrics = constants_of_batch(lora.join(params, frozen), batch)
+        local, local_frozen = sharding.varying((params, frozen), mesh)
+
+        def loss(trainable, rows, row_constants):
+            return loss_of_rows(lora.join(trainable, local_frozen), rows, row_constants)
 
         def accumulate(gradients, inputs):
-            rows, row_constants = inputs
-            (value, totals), new = jax.value_and_grad(loss_of_rows, has_aux=True)(local, rows, row_constants)
+            (value, totals), new = jax.value_and_grad(loss, has_aux=True)(local, *inputs)
             return jax.tree.map(jnp.add, gradients, new), (value, totals)
 
         split = _split((batch, constants), micro_batches)
@@ -172,16 +179,20 @@ def make_gradient(*, constants_of_batch, loss_of_rows, mesh: Mesh, micro_batches
         gradients, value = sharding.psum((gradients, values.sum()), mesh)
         return gradients, value, totals.psum(sharding.axis_name(mesh)), metrics
 
-    return sharding.per_shard(shard, mesh, (PartitionSpec(), PartitionSpec(sharding.DATA)), PartitionSpec())
+    specs = (PartitionSpec(), PartitionSpec(), PartitionSpec(sharding.DATA))
+    return sharding.per_shard(shard, mesh, specs, PartitionSpec())
 
 
 def _make_step(*, constants_of_batch, loss_of_rows, optimizer, mesh: Mesh, micro_batches: int) -> Step:
     gradient = make_gradient(
-        constants_of_batch=constants_of_batch, loss_of_rows=loss_of_rows, mesh=mesh, micro_batches=micro_batches
+        constants_of_batch=constants_of_batch,
+        loss_of_rows=loss_of_rows,
+        mesh=mesh,
+        micro_batches=micro_batches,
     )
 
-    def step(state: TrainState, batch: Batch):
-        gradients, value, totals, metrics = gradient(state.params, batch)
+    def step(state: TrainState, frozen: Any, batch: Batch):
+        gradients, value, totals, metrics = gradient(state.params, frozen, batch)
         norm = optax.tree.norm(gradients)
         finite = jnp.isfinite(norm) & jnp.isfinite(value)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
@@ -193,7 +204,14 @@ def _make_step(*, constants_of_batch, loss_of_rows, optimizer, mesh: Mesh, micro
         new_state = replace(state, params=params, optimizer=optimizer_state, skipped=skipped)
         return new_state, {**metrics, **totals.finalize(), "grad/norm": norm, "update/skipped": 1.0 - finite}
 
-    return jax.jit(step, donate_argnums=0)
+    compiled = jax.jit(step, donate_argnums=0)
+
+    def keep_frozen(state: TrainState, batch: Batch):
+        """The frozen part is an argument of its own: it is neither donated nor returned."""
+        new_state, metrics = compiled(replace(state, frozen=None), state.frozen, batch)
+        return replace(new_state, frozen=state.frozen), metrics
+
+    return keep_frozen
 
 
 def _split(tree: Any, parts: int) -> Any:

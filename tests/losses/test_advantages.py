@@ -44,7 +44,13 @@ def test_fault_16_equal_rewards_give_exactly_zero_whatever_the_mean_rounds_to():
             assert np.all(np.asarray(values) == 0), (count, scale)
 
 
-@settings(max_examples=25, deadline=None)
+def test_a_large_group_s_rounding_is_no_larger():
+    """The mean of 5000 times .7, summed in float32, is off by more than the tolerance."""
+    rewards = np.full(5000, 0.7, np.float32)
+    assert np.all(advantages(rewards, scale=no_scale) == 0)
+
+
+@settings(max_examples=12, deadline=None)
 @given(st.permutations(range(5)), st.integers(-6, 6), st.sampled_from([group_std, no_scale, batch_std]))
 def test_advantages_within_rounding_of_zero_take_no_side_in_any_row_order(order, exponent, scale):
     """.4 is the mean of .1 .3 .5 .7 .4 but for a rounding whose sign depends on the order."""
@@ -121,7 +127,7 @@ def test_fault_50_groups_go_by_id_and_not_by_position():
     np.testing.assert_allclose(advantages(rewards[order], ids[order], scale=no_scale), wanted[order])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=8, max_size=8))
 def test_leave_one_out_is_the_mean_of_the_others(rewards):
     got = advantages(rewards, baseline=leave_one_out, scale=no_scale)

@@ -58,7 +58,7 @@ def test_every_rule_by_hand():
         np.testing.assert_allclose(omega(rule, advantages, lengths, ids), values, rtol=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(right_counts, lengths_of_group)
 def test_side_totals_and_loss_values(num_right, lengths):
     """At ratio 1 a rule's loss is −Σ wA: 0 for sequence and balanced, tied to the length gap for token."""
@@ -81,7 +81,7 @@ def test_side_totals_and_loss_values(num_right, lengths):
     np.testing.assert_allclose(-pull[token].sum(), loss, atol=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(right_counts, lengths_of_group)
 def test_net_coefficient_on_a_token_that_all_responses_share(num_right, lengths):
     advantages, lengths = binary(num_right), np.array(lengths, float)
@@ -97,7 +97,7 @@ def test_net_coefficient_on_a_token_that_all_responses_share(num_right, lengths)
     np.testing.assert_allclose(net[balanced], wanted, atol=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=G, max_size=G), st.integers(1, 30))
 def test_at_equal_lengths_the_rules_coincide(rewards, length):
     advantages = advantage(jnp.asarray(rewards), group_rows(jnp.zeros(G, jnp.int32)))
@@ -109,7 +109,7 @@ def test_at_equal_lengths_the_rules_coincide(rewards, length):
         np.testing.assert_allclose(omega(rule, advantages, lengths)[signed], wanted[signed], rtol=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(right_counts, lengths_of_group, st.integers(2, 9))
 def test_stretching_one_side_leaves_balanced_side_totals(num_right, lengths, factor):
     advantages, lengths = binary(num_right), np.array(lengths, float)
@@ -122,7 +122,7 @@ def test_stretching_one_side_leaves_balanced_side_totals(num_right, lengths, fac
             np.testing.assert_allclose(after[side].sum(), before[side].sum(), rtol=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(right_counts, lengths_of_group)
 def test_within_a_side_balanced_weighs_tokens_alike_and_sequence_by_length(num_right, lengths):
     advantages = binary(num_right)
@@ -133,7 +133,7 @@ def test_within_a_side_balanced_weighs_tokens_alike_and_sequence_by_length(num_r
         np.testing.assert_allclose(per_sequence, per_sequence[0], rtol=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(right_counts, lengths_of_group)
 def test_balanced_is_sequence_with_the_mean_length_of_the_own_side(num_right, lengths):
     advantages, lengths = binary(num_right), np.array(lengths, float)
@@ -147,7 +147,7 @@ def test_balanced_is_sequence_with_the_mean_length_of_the_own_side(num_right, le
         )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=G, max_size=G).filter(
         lambda r: len(set(r)) > 1

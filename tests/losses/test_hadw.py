@@ -72,7 +72,7 @@ def test_the_authors_code_by_options_alone(k, products):
 unit = st.floats(0.05, 0.95)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(1, G - 1), unit, st.floats(0.1, 3.0))
 def test_identities(k, anchor, scale):
     def of(rewards, anchor, scale):

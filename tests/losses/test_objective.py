@@ -12,7 +12,7 @@ from jax.experimental import checkify
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax.losses import aggregation, dfpo, kl, objective, ratios, recipes, sampler, surrogates
-from grpo_jax.losses.groups import divide
+from grpo_jax.losses.arrays import divide
 from tests.losses.batches import NUM_GROUPS, batch, compiled, evaluate, loss_and_gradient, loss_part, prepare
 
 RULES = {name: rule(max_length=7) if name == "constant" else rule for name, rule in aggregation.RULES.items()}
@@ -63,7 +63,7 @@ def accumulation(method: objective.Objective):
     return compiled(accumulate)
 
 
-def test_one_micro_batch_equals_four_that_split_groups():
+def test_faults_4_6_and_11_four_micro_batches_that_split_groups_equal_one():
     rows = batch()
     for name, method in METHODS.items():
         whole = evaluate(method, rows)
@@ -75,7 +75,7 @@ def test_one_micro_batch_equals_four_that_split_groups():
             np.testing.assert_allclose(metrics[metric], value, rtol=1e-5, atol=1e-7, err_msg=metric)
 
 
-def test_eight_devices_equal_one_with_groups_split_between_them():
+def test_fault_5_eight_devices_that_split_groups_equal_one():
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     rows = batch()
 
@@ -135,7 +135,7 @@ def test_anchor_and_advantages_of_sharded_rewards_equal_those_of_all():
 
 
 @pytest.mark.parametrize("under_mask", [-jnp.inf, jnp.nan, 200.0])
-def test_what_lies_under_the_mask_reaches_neither_value_nor_gradient(under_mask):
+def test_fault_13_what_lies_under_the_mask_reaches_neither_value_nor_gradient(under_mask):
     rows = batch()
     for method in (METHODS["regularised"], DFPO, METHODS["hadw"], CORRECTED):
         clean = evaluate(method, rows)
@@ -149,7 +149,7 @@ def test_what_lies_under_the_mask_reaches_neither_value_nor_gradient(under_mask)
         assert all(np.isfinite(x) for x in totals.finalize().values())
 
 
-def test_log_ratio_of_200_under_the_mask_by_hand():
+def test_fault_13_a_log_ratio_of_200_under_the_mask_by_hand():
     """Two tokens, log-ratios 0.1 and 200, the second masked: the second's gradient is 0, not NaN."""
     rows = batch(rows=6, tokens=2) | {
         "log_probs": jnp.asarray([[0.1, 200.0]] * 6),
@@ -160,7 +160,7 @@ def test_log_ratio_of_200_under_the_mask_by_hand():
     assert np.isfinite(value) and np.all(gradient[:, 1] == 0) and np.any(gradient[:, 0] != 0)
 
 
-def test_an_empty_mask_and_an_empty_side_give_zero_not_nan():
+def test_fault_12_an_empty_mask_and_an_empty_side_give_zero_not_nan():
     rows = batch()
     for method in METHODS.values():
         nothing = rows | {"loss_mask": jnp.zeros_like(rows["loss_mask"])}
@@ -177,7 +177,8 @@ def test_a_group_judged_alike_has_gradient_exactly_zero_under_every_rule_and_sur
     first = rows["group_ids"] == 0
     rows["rewards"] = jnp.where(first, 0.7, rows["rewards"])
     surrogate_methods = {
-        name: recipes.grpo(surrogate=surrogate) for name, surrogate in surrogates.SURROGATES.items()
+        surrogate.__name__: recipes.grpo(surrogate=surrogate)
+        for surrogate in (surrogates.clip, surrogates.reinforce, surrogates.cispo, surrogates.sapo)
     }
     for name, method in (METHODS | surrogate_methods).items():
         if name == "regularised":
@@ -201,7 +202,7 @@ def test_bfloat16_inputs_lose_less_than_1e_4():
             np.testing.assert_allclose(metric, wanted[2].finalize()[name], rtol=1e-4, atol=1e-7)
 
 
-def test_fault_41_the_first_update_has_ratio_1_and_the_plain_policy_gradient():
+def test_faults_30_and_41_the_first_update_has_ratio_1_and_the_plain_policy_gradient():
     rows = batch()
     on_policy = rows | {"old_log_probs": rows["log_probs"]}
     _, gradient, totals = evaluate(recipes.grpo(), on_policy)
@@ -220,22 +221,72 @@ def test_fault_43_loss_is_0_on_policy_at_equal_lengths_and_its_gradient_is_not()
     assert abs(value) < 1e-6 and np.linalg.norm(gradient) > 0.1
 
 
-def test_without_a_kl_coefficient_no_reference_is_needed_and_no_kl_is_reported():
+def test_faults_0_and_43_without_a_kl_coefficient_no_reference_is_needed_and_no_kl_is_reported():
     rows = batch()
     given = prepare(recipes.grpo(), rows) | {"ref_log_probs": None, "entropy": None}
     _, _, totals = loss_and_gradient(recipes.grpo(), rows["log_probs"], given)
     assert "kl/ref" not in totals.finalize() and "entropy/mean" not in totals.finalize()
 
 
+def weights_of(rule, rows):
+    advantages = rows["rewards"] - 0.4
+    return objective.weights(
+        replace(GRPO, aggregation=rule),
+        advantages=advantages,
+        loss_mask=rows["loss_mask"],
+        group_ids=rows["group_ids"],
+        num_groups=NUM_GROUPS,
+    )
+
+
 def test_regularisers_are_averaged_without_signs():
-    """Under a balanced rule, KL and entropy are means over each group's tokens, as `token` makes them."""
+    """KL and entropy have no sign: under the balanced rules they are means over each group's tokens."""
     rows = batch()
-    ones = jnp.ones_like(rows["entropy"])
+    for name, rule in RULES.items():
+        blind = RULES["token"] if name.startswith("balanced") else rule
+        regulariser = weights_of(rule, rows).regulariser
+        np.testing.assert_array_equal(regulariser, weights_of(blind, rows).policy, err_msg=name)
     base, _, _ = evaluate(recipes.balanced(), rows)
-    method = recipes.balanced(entropy_coef=0.5, kl=kl.k1, kl_coef=0.25)
-    shifted = rows | {"entropy": ones, "ref_log_probs": rows["log_probs"] + 1.0}
-    value, _, _ = evaluate(method, shifted)
-    np.testing.assert_allclose(value - base, -0.5 * 1 + 0.25 * -1, rtol=1e-5)
+    value, _, _ = evaluate(recipes.balanced(entropy_coef=0.5, kl=kl.k1, kl_coef=0.25), rows)
+    token_means = np.sum(
+        np.where(rows["loss_mask"], weights_of(RULES["token"], rows).policy[:, None], 0)
+        * (0.25 * np.asarray(rows["log_probs"] - rows["ref_log_probs"]) - 0.5 * np.asarray(rows["entropy"]))
+    )
+    np.testing.assert_allclose(value - base, token_means, rtol=1e-5)
+
+
+def test_lengths_are_counted_exactly_however_coarse_the_inputs():
+    """bfloat16 cannot count beyond 256."""
+    made = objective.weights(
+        GRPO,
+        advantages=jnp.ones(1, jnp.bfloat16),
+        loss_mask=jnp.ones((1, 1001), bool),
+        group_ids=jnp.zeros(1, jnp.int32),
+    )
+    np.testing.assert_allclose(made.policy, 1 / 1001, rtol=1e-6)
+
+
+def test_padding_rows_and_empty_sequences_weigh_nothing_under_any_rule():
+    rows = pad_rows(batch(), 2)
+    rows["rewards"] = jnp.where(rows["group_ids"] < 0, 1.0, rows["rewards"])
+    rows["loss_mask"] = rows["loss_mask"].at[4].set(False)
+    for name, rule in RULES.items():
+        made = weights_of(rule, rows)
+        np.testing.assert_array_equal(np.flatnonzero(made.policy == 0), [4, 12, 13], err_msg=name)
+        np.testing.assert_array_equal(np.flatnonzero(made.regulariser == 0), [4, 12, 13], err_msg=name)
+        np.testing.assert_array_equal(np.flatnonzero(~made.counted), [12, 13])
+
+
+def test_fault_15_an_unscored_reward_is_not_in_any_mean():
+    """Rewards 1, NaN, 0: the mean is .5 over the two that were scored."""
+    _, _, metrics = objective.advantages(
+        GRPO,
+        rewards=jnp.asarray([1.0, jnp.nan, 0.0]),
+        scored=jnp.asarray([True, False, True]),
+        group_ids=jnp.zeros(3, jnp.int32),
+    )
+    assert metrics["reward/mean"] == 0.5
+    assert all(np.isfinite(x) for x in metrics.values())
 
 
 def test_an_unscored_row_is_as_if_never_sampled():

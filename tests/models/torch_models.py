@@ -44,7 +44,7 @@ CONFIGS = {
         dict(
             head_dim=8,
             rope_parameters=YARN
-            | {"mscale": 1.0, "mscale_all_dim": 0.7, "beta_fast": 20.0, "beta_slow": 2.0},
+            | {"mscale": 1.3, "mscale_all_dim": 0.7, "beta_fast": 20.0, "beta_slow": 2.0},
             use_sliding_window=True,
             sliding_window=33,
             layer_types=["sliding_attention", "full_attention", "sliding_attention"],

@@ -26,7 +26,7 @@ def pool():
     pool.close()
 
 
-@pytest.fixture(scope="module", params=LAUNCHERS)
+@pytest.fixture(scope="module", params=["sandlock", pytest.param("bubblewrap", marks=pytest.mark.slow)])
 def launcher(request, pool):
     missing = LAUNCHERS[request.param].missing()
     if missing:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from grpo_jax.config import RewardFunction
-from grpo_jax.rewards.scoring import WeightedReward, build, score
+from grpo_jax.rewards.judged import Judged
+from grpo_jax.rewards.scoring import CHECKS, Batched, WeightedReward, build, check, score
 from grpo_jax.types import Problem
 
 PROBLEMS = [Problem(f"{i}+1=", str(i + 1), {"location": f"file:{i}"}) for i in range(4)]
@@ -87,7 +88,7 @@ def test_any_kind_of_number_will_do(value):
     [
         ([], "reward.functions is empty"),
         ([RewardFunction("exact_mtch")], "Did you mean 'exact_match'"),
-        ([RewardFunction("format")], "missing a required argument: 'pattern'"),
+        ([RewardFunction("format")], "missing a required .*argument: 'pattern'"),
         ([RewardFunction("exact_match", options={"strip": True})], "unexpected keyword argument 'strip'"),
         ([RewardFunction("exact_match", weight=float("nan"))], "weight of 'exact_match' is nan"),
     ],
@@ -100,3 +101,25 @@ def test_wrong_settings_are_found_when_built(functions, says):
 def test_numbers_of_problems_and_completions_must_agree():
     with pytest.raises(ValueError, match="4 problems but 1 completions"):
         judge(returns(1), completions=["1"])
+
+
+def test_problems_that_cannot_be_judged_are_found_before_the_first_step():
+    rewards = build([RewardFunction("number_match")])
+    check(rewards, PROBLEMS)
+    bad = [Problem("?", "twelve", {"location": "file:7"}), Problem("?", "")]
+    with pytest.raises(
+        ValueError, match=r"'number_match' can not judge 2 of 6 problems:\n  file:7: .*'twelve'"
+    ):
+        check(rewards, [*PROBLEMS, *bad])
+    with pytest.raises(ValueError, match="'code' can not judge 4 of 4 problems"):
+        check([WeightedReward("code", Batched(len), 1.0, check=CHECKS["code"])], PROBLEMS)
+
+
+def test_verdicts_are_recorded():
+    rewards = (
+        WeightedReward("mine", lambda p, c: Judged(c == p.answer, "same" if c == p.answer else "other"), 1.0),
+    )
+    scores = judge(*rewards)
+    assert scores.total.tolist() == [1, 0, 1, 0]
+    assert [v["mine"] for v in scores.verdicts] == ["same", "other", "same", "other"]
+    assert judge(*build([RewardFunction("exact_match")])).verdicts == ({}, {}, {}, {})

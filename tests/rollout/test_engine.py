@@ -1,6 +1,7 @@
 """The engine's promises: right log-probabilities, reproducible completions, stops that are data."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -138,18 +139,27 @@ def test_the_samples_of_a_group_differ(engine):
 
 
 def test_slots_and_neighbours_change_no_completion(engine):
-    """Bitwise, at one compiled shape: prompts reversed, and with other prompts beside them."""
+    """At one compiled shape: prompts reversed, and with other prompts beside them.
+
+    The tokens are the same, bit for bit. Their log-probs are to the last bit or two: with jax 0.12, XLA's CPU
+    matrix products may round a row differently by where in the batch it stands.
+    """
     rollout = engine.generate(PROMPTS, sampling=SAMPLING, key=KEY)
     order = [4, 3, 2, 1, 0]
     moved = engine.generate([PROMPTS[i] for i in order], sampling=SAMPLING, key=KEY, prompt_indices=order)
     rows = np.arange(20).reshape(5, 4)[order].ravel()
     others = [PROMPTS[0], [9, 9, 9], [1], [2, 3], PROMPTS[4]]
     neighbours = engine.generate(others, sampling=SAMPLING, key=KEY)
-    for name in ("completion_ids", "completion_lengths", "sampler_log_probs", "sampler_full_log_probs"):
+    for name, same in {
+        "completion_ids": np.testing.assert_array_equal,
+        "completion_lengths": np.testing.assert_array_equal,
+        "sampler_log_probs": partial(np.testing.assert_allclose, atol=2e-6),
+        "sampler_full_log_probs": partial(np.testing.assert_allclose, atol=2e-6),
+    }.items():
         expected = getattr(rollout, name)
-        np.testing.assert_array_equal(getattr(moved, name), expected[rows])
-        np.testing.assert_array_equal(getattr(neighbours, name)[:4], expected[:4])
-        np.testing.assert_array_equal(getattr(neighbours, name)[-4:], expected[-4:])
+        same(getattr(moved, name), expected[rows])
+        same(getattr(neighbours, name)[:4], expected[:4])
+        same(getattr(neighbours, name)[-4:], expected[-4:])
 
 
 def test_another_batch_size_changes_no_completion_that_is_clear_of_boundaries(engine):

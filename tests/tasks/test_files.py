@@ -77,7 +77,7 @@ def test_a_gzip_file_cut_short_says_where(tmp_path):
     [
         ("absent.jsonl", None, "data.path: there is no file"),
         ("empty.jsonl", b"\n", "holds no problems"),
-        ("a.txt", b"x", "none of the suffixes .jsonl, .jsonl.gz, .parquet"),
+        ("a.txt", b"x", "none of the suffixes .jsonl, .jsonl.gz, .csv, .parquet, .arrow"),
         ("a.parquet", b"not parquet", "not a Parquet file"),
     ],
 )

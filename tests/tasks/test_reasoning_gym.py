@@ -55,3 +55,13 @@ def test_without_the_extra_the_error_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(ValueError, match=r"pip install 'grpo_jax\[reasoning-gym\]'"):
         build(ReasoningGymData())
+
+
+def test_a_level_of_the_curriculum_and_options_go_before_it():
+    easy, hard = (build(ReasoningGymData(size=30, level=level)).train for level in (0, 4))
+    assert max(p.metadata["entry"]["metadata"]["num_terms"] for p in easy) <= 3
+    assert max(p.metadata["entry"]["metadata"]["num_terms"] for p in hard) >= 5
+    both = build(ReasoningGymData(size=30, level=4, options={"min_terms": 2, "max_terms": 2})).train
+    assert {p.metadata["entry"]["metadata"]["num_terms"] for p in both} == {2}
+    with pytest.raises(ValueError, match=r"data\.level is -1, expected at least 0"):
+        build(ReasoningGymData(level=-1))

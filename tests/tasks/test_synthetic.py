@@ -38,6 +38,30 @@ def test_any_carries_includes_sums_without():
     assert {p.metadata["carries"] for p in sides.train} >= {0, 1, 2}
 
 
+def test_sums_of_several_numbers_in_a_chat_of_the_readers_wording():
+    data = ArithmeticData(
+        operations=("+", "*"),
+        max_digits=1,
+        max_terms=3,
+        size=100_000,
+        prompt="{question} = ?",
+        system_prompt="Be brief.",
+    )
+    sides = build(data)
+    problems = [*sides.train, *sides.held_out]
+    assert len(problems) == 100 + 1000 + 100
+    for problem in problems:
+        system, user = problem.prompt
+        assert system == ("system", "Be brief.") and user.role == "user" and user.content.endswith(" = ?")
+        numbers = list(map(int, user.content.removesuffix(" = ?").replace("*", "+").split("+")))
+        if problem.metadata["operation"] == "+":
+            assert int(problem.answer) == sum(numbers)
+        else:
+            assert int(problem.answer) == numbers[0] * numbers[1] and len(numbers) == 2
+    (sum_of_nines,) = (p for p in problems if p.prompt[1].content == "9+9+9 = ?")
+    assert sum_of_nines.metadata["carries"] == 2
+
+
 def test_is_the_same_every_time():
     assert build(ArithmeticData(size=100)) == build(ArithmeticData(size=100))
 
@@ -49,6 +73,8 @@ def test_is_the_same_every_time():
         ("data.max_digits", ArithmeticData(max_digits=0)),
         ("data.operations", ArithmeticData(operations=("^",))),  # type: ignore[arg-type]
         ("data.carries", ArithmeticData(operations=("-",), max_digits=1, carries="required")),
+        ("data.max_terms", ArithmeticData(max_terms=1)),
+        ("data.prompt", ArithmeticData(prompt="add up")),
     ],
 )
 def test_impossible_settings_name_the_field(field, data):

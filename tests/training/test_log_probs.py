@@ -12,7 +12,9 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.training.batches import supervised_batch
 from grpo_jax.training.log_probs import chunked_log_probs, make_log_probs
 
-MODEL = ModelConfig(vocab_size=23, num_layers=2, width=16, mlp_width=32, num_heads=2, num_kv_heads=1, head_dim=8)
+MODEL = ModelConfig(
+    vocab_size=23, num_layers=2, width=16, mlp_width=32, num_heads=2, num_kv_heads=1, head_dim=8
+)
 PROMPTS = [[3, 4, 5], [6], [7, 8, 9, 10]]
 COMPLETIONS = [[11, 2], [12, 13, 14, 2], [2]]
 

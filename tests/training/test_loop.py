@@ -8,8 +8,11 @@ import jax
 import numpy as np
 import pytest
 
+from grpo_jax.config import DriftFixConfig, HistoryConfig, LossConfig
 from grpo_jax.training import loop, setup
+from grpo_jax.training.objective import objective_of
 from grpo_jax.training.records import read_rows
+from grpo_jax.types import TrainingStopped
 from tests.tiny import tiny
 
 
@@ -44,9 +47,11 @@ def test_a_run_leaves_its_config_metrics_samples_and_checkpoints(whole):
         *[("policy", step) for step in range(5)],
     ]
     assert (int(state.step), int(state.cursor), int(state.warm)) == (4, 16, 0)
-    assert all("eval/accuracy" in row for row in rows if row["stage"] == "policy" and row["step"] in (0, 2, 4))
+    assert all(
+        "eval/accuracy" in row for row in rows if row["stage"] == "policy" and row["step"] in (0, 2, 4)
+    )
     assert max(row["sampler/log_prob_gap"] for row in rows if row["step"] and row["stage"] == "policy") < 1e-5
-    assert any(0 < row.get("grad/norm", 0) for row in rows if row["stage"] == "policy")
+    assert any(row.get("grad/norm", 0) > 0 for row in rows if row["stage"] == "policy")
     assert (folder / "config.py").exists() and (folder / "samples.jsonl").exists()
 
 
@@ -71,6 +76,63 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(whole, tmp_path, sto
         assert shared == {k: v for k, v in other.items() if not k.startswith("eval/")}
 
 
+def test_a_run_killed_in_its_warm_start_goes_on_from_there(whole, tmp_path, monkeypatch):
+    config = tiny(tmp_path / "run")
+    real = loop.next_examples
+
+    def killed_at_the_second_step(run, state, count):
+        if state.warm and int(state.step) == 1:
+            raise KeyboardInterrupt
+        return real(run, state, count)
+
+    run = setup.prepare(config)
+    monkeypatch.setattr(loop, "next_examples", killed_at_the_second_step)
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(run)
+    run.checkpoints.close()
+    monkeypatch.setattr(loop, "next_examples", real)
+    state = loop.train(setup.prepare(replace(config, run=replace(config.run, resume=True))))
+    assert_equal(state, whole[2])
+    assert measured(tmp_path / "run") == whole[1]
+
+
+def test_too_many_skipped_steps_stop_the_run(tmp_path):
+    config = tiny(tmp_path / "run")
+    config = replace(
+        config,
+        update=replace(config.update, max_skipped=2),
+        optimizer=replace(config.optimizer, learning_rate=float("inf")),
+    )
+    with pytest.raises(TrainingStopped, match=r"step 2: .* non-finite gradients"):
+        loop.train(setup.prepare(config))
+
+
+def test_ha_dw_and_dfpo_live_in_the_state_and_survive_a_resume(tmp_path):
+    loss = LossConfig(
+        aggregation="token",
+        surrogate="reinforce",
+        ratio="sequence",
+        history=HistoryConfig(update="soft"),
+        drift_fix=DriftFixConfig(),
+    )
+
+    def config(name, **changes):
+        base = tiny(tmp_path / name, loss=loss)
+        return replace(
+            base, update=replace(base.update, epochs=2), train=replace(base.train, steps=3), **changes
+        )
+
+    straight = loop.train(setup.prepare(config("straight")))
+    part = config("resumed")
+    loop.train(setup.prepare(replace(part, train=replace(part.train, steps=1))))
+    resumed = loop.train(setup.prepare(replace(part, run=replace(part.run, resume=True))))
+    assert int(straight.history.num_batches) == 3
+    assert_equal(resumed, straight)
+    last = measured(tmp_path / "straight")[-1]
+    assert {"hadw/anchor_prior", "hadw/anchor_posterior", "hadw/eta", "shared_token/residue"} <= last.keys()
+    assert last["ratio/max"] > 1  # four optimizer steps a rollout: the later ones are off-policy
+
+
 def test_a_terminated_run_saves_the_step_in_hand_and_goes_on(whole, tmp_path, monkeypatch):
     config = tiny(tmp_path / "run", checkpoint=replace(tiny(tmp_path).checkpoint, every=0))
     run = setup.prepare(config)
@@ -88,6 +150,28 @@ def test_a_terminated_run_saves_the_step_in_hand_and_goes_on(whole, tmp_path, mo
     assert_equal(state, whole[2])
 
 
+def test_a_stop_in_the_warm_start_just_after_a_checkpoint(tmp_path):
+    run = setup.prepare(tiny(tmp_path / "run"))  # which saves every step
+    real = run.checkpoints.save
+
+    def terminate(step, state, **options):
+        real(step, state, **options)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    run.checkpoints.save = terminate
+    state = loop.train(run)
+    assert (int(state.warm), int(state.step)) == (1, 1)
+
+
+def test_all_right_is_the_best_that_the_weighted_rewards_can_be(tmp_path):
+    objective = objective_of(tiny(tmp_path).loss, max_length=4)
+    judge = setup.make_advantages(objective, num_groups=3, weights=(1.0, 0.2, 0.1, -0.5))
+    rewards = np.array([1, 1, np.float32(1) + np.float32(0.2) + np.float32(0.1), 1.3, -0.5, -0.5], np.float32)
+    _, _, metrics = judge(rewards, np.ones(6, bool), np.array([0, 0, 1, 1, 2, 2]), None)
+    assert float(metrics["groups/all_right"]) == pytest.approx(1 / 3)
+    assert float(metrics["groups/all_wrong"]) == pytest.approx(1 / 3)
+
+
 def test_a_folder_that_holds_a_run_is_left_alone(whole):
     run = setup.prepare(tiny(whole[0]))
     run.checkpoints.close()
@@ -96,5 +180,7 @@ def test_a_folder_that_holds_a_run_is_left_alone(whole):
 
 def test_evaluation_draws_nothing_from_the_training_stream(whole, tmp_path):
     config = tiny(tmp_path / "run")
-    more = loop.train(setup.prepare(replace(config, evaluation=replace(config.evaluation, every=1, samples=3))))
+    more = loop.train(
+        setup.prepare(replace(config, evaluation=replace(config.evaluation, every=1, samples=3)))
+    )
     assert_equal(more, whole[2])

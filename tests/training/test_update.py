@@ -10,8 +10,8 @@ import optax
 import pytest
 from flax import nnx
 
-from grpo_jax.losses import objective as objectives
 from grpo_jax.losses import aggregation, dfpo, ratios, surrogates
+from grpo_jax.losses import objective as objectives
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.training import sharding
@@ -19,8 +19,11 @@ from grpo_jax.training.log_probs import make_log_probs
 from grpo_jax.training.update import make_log_prob_pass, make_supervised_update, make_update
 from grpo_jax.types import Batch, TrainState, rows
 
-MODEL = ModelConfig(vocab_size=29, num_layers=2, width=16, mlp_width=32, num_heads=2, num_kv_heads=1, head_dim=8)
+MODEL = ModelConfig(
+    vocab_size=29, num_layers=2, width=16, mlp_width=32, num_heads=2, num_kv_heads=1, head_dim=8
+)
 GROUPS, G, P, T = 4, 4, 5, 6
+SGD = optax.sgd(1.0)
 RULES = {
     "sequence": aggregation.sequence,
     "sequence_sum": aggregation.sequence_sum,
@@ -60,27 +63,45 @@ def batch(policy) -> Batch:
     log_probs, params = policy
     now = np.asarray(jax.jit(log_probs)(params, draft)[0])
     old = now + rng.normal(0, 0.3, now.shape).astype(np.float32)
-    return replace(draft, old_log_probs=old, ref_log_probs=old, sampler_log_probs=old, sampler_full_log_probs=old)
+    return replace(
+        draft, old_log_probs=old, ref_log_probs=old, sampler_log_probs=old, sampler_full_log_probs=old
+    )
+
+
+def update_of(log_probs, *, objective, mesh, micro_batches=1, num_groups=GROUPS, optimizer=SGD):
+    return make_update(
+        log_probs=log_probs,
+        objective=objective,
+        optimizer=optimizer,
+        mesh=mesh,
+        num_groups=num_groups,
+        micro_batches=micro_batches,
+        vocab_size=MODEL.vocab_size,
+    )
+
+
+def state_of(params, mesh, optimizer=SGD) -> TrainState:
+    zero = jnp.int32(0)
+    state = TrainState(
+        params=params,
+        optimizer=optimizer.init(params),
+        key=zero,
+        step=zero,
+        warm=zero,
+        cursor=zero,
+        skipped=zero,
+    )
+    return sharding.replicate(state, mesh)
 
 
 def one_step(policy, batch, *, objective, devices=1, micro_batches=1, num_groups=GROUPS):
     """Gradients (by SGD with rate 1) and metrics of one update."""
     log_probs, params = policy
     mesh = sharding.make_mesh(devices)
-    update = make_update(
-        log_probs=log_probs,
-        objective=objective,
-        optimizer=optax.sgd(1.0),
-        mesh=mesh,
-        num_groups=num_groups,
-        micro_batches=micro_batches,
-        vocab_size=29,
+    update = update_of(
+        log_probs, objective=objective, mesh=mesh, micro_batches=micro_batches, num_groups=num_groups
     )
-    zero = jnp.int32(0)
-    state = TrainState(
-        params=params, optimizer=optax.sgd(1.0).init(params), key=zero, step=zero, warm=zero, cursor=zero, skipped=zero
-    )
-    after, metrics = update(sharding.replicate(state, mesh), sharding.split_rows(batch, mesh))
+    after, metrics = update(state_of(params, mesh), sharding.split_rows(batch, mesh))
     gradient = jax.tree.map(lambda old, new: np.asarray(old) - np.asarray(new), params, after.params)
     return gradient, {name: float(value) for name, value in metrics.items()}
 
@@ -95,7 +116,9 @@ def assert_same(one, other):
 
 def objective_for(rule, **changes):
     return replace(
-        objectives.Objective(aggregation=rule, kl_coef=0.1, entropy_coef=0.01, surrogate=partial(surrogates.clip, clip_low=0.1)),
+        objectives.Objective(
+            aggregation=rule, kl_coef=0.1, entropy_coef=0.01, surrogate=partial(surrogates.clip, clip_low=0.1)
+        ),
         **changes,
     )
 
@@ -147,7 +170,9 @@ def test_a_mini_batch_of_padding_rows_alone_moves_nothing(policy, batch):
     nothing = replace(
         batch, group_ids=np.full_like(batch.group_ids, -1), loss_mask=np.zeros_like(batch.loss_mask)
     )
-    gradient, metrics = one_step(policy, nothing, objective=objective_for(aggregation.balanced), micro_batches=2)
+    gradient, metrics = one_step(
+        policy, nothing, objective=objective_for(aggregation.balanced), micro_batches=2
+    )
     assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(gradient))
     assert metrics["update/skipped"] == 0 and metrics["grad/norm"] == 0
 
@@ -155,11 +180,30 @@ def test_a_mini_batch_of_padding_rows_alone_moves_nothing(policy, batch):
 def test_without_old_log_probs_the_policy_is_its_own_old_policy(policy, batch):
     log_probs, params = policy
     objective = objective_for(aggregation.token)
-    now = np.asarray(make_log_prob_pass(log_probs=log_probs, mesh=sharding.make_mesh(1), micro_batches=2)(params, batch))
+    now = np.asarray(
+        make_log_prob_pass(log_probs=log_probs, mesh=sharding.make_mesh(1), micro_batches=2)(params, batch)
+    )
     stored = one_step(policy, replace(batch, old_log_probs=now), objective=objective, micro_batches=2)
     implied = one_step(policy, replace(batch, old_log_probs=None), objective=objective, micro_batches=2)
     assert_same(stored, implied)
     assert implied[1]["ratio/max"] == 1.0
+
+
+def test_the_second_update_on_a_rollout_is_off_policy_against_the_stored_old_log_probs(policy, batch):
+    """Fault 41: ratio 1 in the first iteration and not in the second, whose old log-probs are still the rollout's."""
+    log_probs, params = policy
+    mesh = sharding.make_mesh(1)
+    old = np.asarray(make_log_prob_pass(log_probs=log_probs, mesh=mesh, micro_batches=1)(params, batch))
+    optimizer = optax.sgd(0.3)
+    update = update_of(log_probs, objective=objective_for(aggregation.token), mesh=mesh, optimizer=optimizer)
+    state = state_of(params, mesh, optimizer)
+    state, first = update(state, replace(batch, old_log_probs=old))
+    moved = np.asarray(log_probs(state.params, batch)[0])
+    _, second = update(state, replace(batch, old_log_probs=old))
+    assert first["ratio/max"] == 1.0 and first["kl/old"] == 0
+    expected = np.exp(moved - old)[batch.loss_mask].mean()
+    assert second["ratio/max"] != 1.0
+    np.testing.assert_allclose(second["ratio/mean"], expected, rtol=1e-5)
 
 
 def test_a_non_finite_gradient_is_skipped_and_counted(policy, batch):
@@ -177,17 +221,13 @@ def test_a_non_finite_gradient_is_skipped_and_counted(policy, batch):
 def test_supervised_loss_is_the_mean_over_tokens_however_cut(policy, batch):
     log_probs, params = policy
     expected = -np.asarray(log_probs(params, batch)[0])[batch.loss_mask].mean()
-    zero = jnp.int32(0)
     results = []
     for devices, micro_batches in ((1, 1), (1, 4), (8, 2)):
         mesh = sharding.make_mesh(devices)
         update = make_supervised_update(
-            log_probs=log_probs, optimizer=optax.sgd(1.0), mesh=mesh, micro_batches=micro_batches
+            log_probs=log_probs, optimizer=SGD, mesh=mesh, micro_batches=micro_batches
         )
-        state = TrainState(
-            params=params, optimizer=optax.sgd(1.0).init(params), key=zero, step=zero, warm=zero, cursor=zero, skipped=zero
-        )
-        after, metrics = update(sharding.replicate(state, mesh), sharding.split_rows(batch, mesh))
+        after, metrics = update(state_of(params, mesh), sharding.split_rows(batch, mesh))
         np.testing.assert_allclose(float(metrics["warm_start/loss"]), expected, rtol=1e-5)
         results.append((jax.device_get(after.params), {"loss": float(metrics["warm_start/loss"])}))
     assert_same(results[0], results[1])
