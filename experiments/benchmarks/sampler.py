@@ -8,7 +8,9 @@ Tunix needs an environment of its own (its pins would bind ours):
     python3.11 -m venv v && v/bin/pip install google-tunix==0.1.7
 
 Each system runs in a process of its own that stays warm, and the processes take turns, so that a busy machine
-slows all of them alike: read the ratios, which are of neighbouring runs, and their spread. The model has
+slows all of them alike: read the ratios, which are of neighbouring runs, and their spread. On a machine that
+others use, `--one-core` gives each system one thread and compares the processor time it took, as threads that
+wait for one another suffer from company out of all proportion (PyTorch's most). The model has
 SmolLM2-135M's shape in float32 with random weights; no token stops, so all sample the same number of tokens.
 Ragged completions have log-normal lengths (median 24, sigma 0.8, at most 192). Transformers gets every prompt
 G times, as TRL passes them. Times are of whole calls: prefill and decoding. CPU figures say nothing of TPUs.
@@ -27,6 +29,7 @@ import numpy as np
 
 VOCABULARY, LAYERS, WIDTH, MLP, HEADS, KV_HEADS, HEAD_DIM = 49152, 30, 576, 1536, 9, 3, 64
 NEW_TOKENS, LONGEST = 32, 192
+ONE_CORE = "SAMPLER_BENCHMARK_ONE_CORE"
 
 
 @dataclass(frozen=True)
@@ -209,25 +212,30 @@ SYSTEMS = {"native": native, "transformers": transformers, "tunix": tunix}
 
 
 def work(system: str) -> None:
-    """A worker: one cell and seed per line in, seconds out."""
+    """A worker: one cell and seed per line in, seconds out (of the processor, when there is one thread)."""
+    clock = time.process_time if os.environ.get(ONE_CORE) else time.perf_counter
     generate = SYSTEMS[system]()
     for line in sys.stdin:
         request = json.loads(line)
-        begin = time.perf_counter()
+        begin = clock()
         generate(Cell(**request["cell"]), request["seed"])
-        print(json.dumps(time.perf_counter() - begin), flush=True)
+        print(json.dumps(clock() - begin), flush=True)
 
 
 class Worker:
     """A warm process of one system."""
 
-    def __init__(self, system: str, python: str):
+    def __init__(self, system: str, python: str, *, one_core: bool):
+        environment = {**os.environ, "PYTHONPATH": os.getcwd(), "JAX_PLATFORMS": "cpu"}
+        if one_core:
+            environment |= {ONE_CORE: "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+            environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
         self.process = subprocess.Popen(
             [python, os.path.abspath(__file__), "--work", system],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.getcwd(), "JAX_PLATFORMS": "cpu"},
+            env=environment,
         )
 
     def seconds(self, cell: Cell, seed: int) -> float:
@@ -256,6 +264,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cells", type=int, nargs="*", default=range(len(CELLS)), help="indices into CELLS")
+    parser.add_argument("--one-core", action="store_true", help="one thread each, processor time")
     parser.add_argument("--tunix-python", help="python of an environment with google-tunix")
     parser.add_argument("--work", choices=SYSTEMS, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -264,7 +273,9 @@ def main() -> None:
     pythons = {"native": sys.executable, "transformers": sys.executable}
     if options.tunix_python:
         pythons["tunix"] = options.tunix_python
-    workers = {system: Worker(system, python) for system, python in pythons.items()}
+    workers = {
+        system: Worker(system, python, one_core=options.one_core) for system, python in pythons.items()
+    }
     for cell in (CELLS[i] for i in options.cells):
         tokens = int(cell.lengths().sum())
         print(f"\n{cell.name}: {tokens} tokens; a step must read {memory_floor(cell)}", flush=True)

@@ -203,9 +203,7 @@ class Session:
             self._state = replace(self._state, slots=replace(slots, active=slots.active & ~over))
 
     def _cut(self, slots: decode.Slots) -> dict[int, int]:
-        """{slot: length} of completions whose text holds a stop string; what was drawn after it is
-        dropped.
-        """
+        """{slot: length} of completions whose text holds a stop string, with the token that completes it."""
         cut = {}
         for seat in self._schedule.seated:
             ids = slots.ids[seat.slot, : slots.position[seat.slot]].tolist()

@@ -41,11 +41,18 @@ def make_engine(config=CONFIG):
 )
 @pytest.mark.parametrize(
     "sampling",
-    [SAMPLING, replace(SAMPLING, temperature=0.7), replace(SAMPLING, top_k=5, top_p=0.9)],
-    ids=["temperature 1", "temperature 0.7", "truncated"],
+    [
+        SAMPLING,
+        replace(SAMPLING, temperature=0.6),
+        replace(SAMPLING, temperature=1.5),
+        replace(SAMPLING, top_k=5, top_p=0.9),
+    ],
+    ids=["temperature 1", "temperature 0.6", "temperature 1.5", "truncated"],
 )
 def test_cached_decode_equals_the_full_forward(config, sampling):
-    """Over ragged rows, pad id = stop id = 0, and whatever was cut off when sampling."""
+    """Over ragged rows, pad id = stop id = 0, and whatever was cut off when sampling. Fault 26: the
+    log-probabilities are those after the temperature.
+    """
     graphdef, params = model(config)
     rollout = make_engine(config).generate(PROMPTS, sampling=sampling, key=KEY)
     assert len(set(rollout.completion_lengths)) > 2
@@ -77,6 +84,45 @@ def test_a_sampled_pad_id_is_a_token(engine):
     assert (rollout.stop_reason == TRUNCATED).all()
     expected = log_probs(full_forward(graphdef, params, rollout), rollout.completion_ids)
     np.testing.assert_allclose(rollout.sampler_log_probs, expected, atol=1e-5)
+
+
+def test_pad_and_stop_may_be_the_same_id(engine):
+    """Fault 33: with pad = eos the stop token is a token, with a log-probability; what follows it is not."""
+    rollout = engine.generate(PROMPTS, sampling=replace(SAMPLING, stop_ids=(0,)), key=KEY)
+    stopped = rollout.stop_reason == STOPPED
+    assert stopped.any() and not stopped.all()
+    last = np.arange(len(stopped)), rollout.completion_lengths - 1
+    np.testing.assert_array_equal(rollout.completion_ids[last] == 0, stopped)
+    exists = np.arange(SAMPLING.max_tokens) < rollout.completion_lengths[:, None]
+    assert (rollout.sampler_log_probs[exists] < 0).all()
+    assert (rollout.sampler_log_probs[~exists] == 0).all()
+
+
+def test_the_amount_of_padding_changes_no_log_prob():
+    """Fault 31: positions count a sequence's own tokens, whatever the width it is padded to."""
+    graphdef, params = model()
+    narrow, wide = (
+        NativeEngine(graphdef, max_prompt_length=width, fixed_shapes=True, slots=8) for width in (6, 50)
+    )
+    narrow.load(params), wide.load(params)
+    one, other = (e.generate(PROMPTS, sampling=SAMPLING, key=KEY) for e in (narrow, wide))
+    np.testing.assert_array_equal(one.completion_ids, other.completion_ids)
+    np.testing.assert_allclose(one.sampler_log_probs, other.sampler_log_probs, atol=1e-5)
+
+
+def test_a_bfloat16_model_reports_float32_log_probs():
+    """Fault 30: rounded to bfloat16 they would be off by up to 0.4 %; they are those of float32 logits."""
+    config = replace(CONFIG, dtype="bfloat16", param_dtype="bfloat16")
+    graphdef, params = model(config)
+    rollout = make_engine(config).generate(PROMPTS, sampling=SAMPLING, key=KEY)
+    assert rollout.sampler_log_probs.dtype == rollout.sampler_full_log_probs.dtype == np.float32
+    exists = np.arange(SAMPLING.max_tokens) < rollout.completion_lengths[:, None]
+    got = rollout.sampler_full_log_probs[exists]
+    assert (got != got.astype(jnp.bfloat16).astype(np.float32)).mean() > 0.9
+    expected = log_probs(full_forward(graphdef, params, rollout), rollout.completion_ids)[exists]
+    gap = np.abs(got - expected)
+    print(f"bfloat16: gap to the full forward {gap.mean():.2g} mean, {gap.max():.2g} largest")
+    assert gap.max() < 0.1  # the blocks' own rounding: another order of sums is another bfloat16
 
 
 def test_sampling_twice_is_the_same_and_another_step_is_not(engine):
