@@ -58,6 +58,7 @@ class Evaluation:
             **{f"eval/pass@{k}": value for k, value in self.pass_at.items()},
             "eval/length_mean": self.length_mean,
             "eval/truncated_fraction": self.truncated_fraction,
+            "eval/unjudged_count": float(self.unjudged),
         }
 
 

@@ -155,6 +155,22 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         config.loss.ddof,
         f"from 0 to below rollout.group_size = {rollout.group_size}: a standard deviation divides by their difference",
     )
+    loss = config.loss
+    _require(
+        loss.dual_clip is None or loss.dual_clip > 1, "loss.dual_clip", loss.dual_clip, "above 1, or None"
+    )
+    _require(0 <= loss.clip_low < 1, "loss.clip_low", loss.clip_low, "from 0 to below 1")
+    _require(loss.clip_high >= 0, "loss.clip_high", loss.clip_high, "0 or more")
+    for name in ("tau_positive", "tau_negative", "ratio_cap"):
+        _require(getattr(loss, name) > 0, f"loss.{name}", getattr(loss, name), "a positive number")
+    if loss.history is not None:
+        _require(loss.history.window > 0, "loss.history.window", loss.history.window, "a positive number")
+    for name in ("b1", "b2"):
+        beta = getattr(config.optimizer, name)
+        _require(0 <= beta < 1, f"optimizer.{name}", beta, "from 0 to below 1")
+    _require(
+        math.isfinite(rollout.temperature), "rollout.temperature", rollout.temperature, "a finite number"
+    )
     _require(0 < rollout.top_p <= 1, "rollout.top_p", rollout.top_p, "in (0, 1]")
     truncated = rollout.top_k > 0 or rollout.top_p < 1
     _require(

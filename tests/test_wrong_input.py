@@ -71,6 +71,10 @@ FLAGS = {
     "no heads": (["--model.num_kv_heads", "0"], ["model.num_kv_heads", "got 0"]),
     "odd head": (["--model.head_dim", "7"], ["model.head_dim", "7"]),
     "resume of nothing": (["--resume"], ["run.resume", "holds no run"]),
+    "dual clip below 1": (["--loss.dual_clip", "0.5"], ["loss.dual_clip", "got 0.5", "above 1"]),
+    "clip of everything": (["--loss.clip_low", "1.5"], ["loss.clip_low", "got 1.5"]),
+    "endless moment": (["--optimizer.b1", "1.0"], ["optimizer.b1", "got 1.0"]),
+    "no window": (["--loss.history.window", "0"], ["loss.history.window", "got 0"]),
     "unknown reward": (["--reward.functions.0.name", "exact"], ["reward.functions", "exact_match"]),
     "unknown success reward": (["--evaluation.success", "exact"], ["evaluation.success", "exact_match"]),
 }
@@ -165,6 +169,21 @@ def test_a_nan_reward_shows_problem_and_completion(capsys, experiment_file):
     flags = ["--reward.functions.0.name", "tests.test_wrong_input:nan_reward", "--warm_start.steps", "0"]
     text = complaint(capsys, "train", experiment_file, *flags)
     assert "nan_reward" in text and "completion:" in text and "problem" in text
+
+
+def nan_when_evaluated(problem, completion):
+    return float("nan")
+
+
+def test_a_reward_that_fails_in_the_evaluation_is_not_a_wrong_answer(capsys, experiment_file):
+    flags = [
+        "--reward.functions.1.name",
+        "tests.test_wrong_input:nan_when_evaluated",
+        "--warm_start.steps",
+        "0",
+    ]
+    flags += ["--evaluation.success", "tests.test_wrong_input:nan_when_evaluated", "--train.steps", "0"]
+    assert "nan_when_evaluated" in complaint(capsys, "train", experiment_file, *flags)
 
 
 def test_resuming_with_another_model(capsys, experiment_file, tmp_path):

@@ -19,6 +19,8 @@ class Journal:
     def __init__(self, folder: Path, *, resumed: Position | None, wandb_project: str = ""):
         self.folder = folder
         self.timer = PhaseTimer()
+        self.note: Callable[[str], None] = print
+        """Shows a line to whoever watches, above the progress bar of the stage."""
         wandb = {"project": wandb_project, "name": folder.name, "dir": str(folder)} if wandb_project else None
         self._metrics = MetricWriter(folder, resumed=resumed, wandb=wandb)
         self._samples = SampleWriter(folder, resumed=resumed)
@@ -29,6 +31,7 @@ class Journal:
     ) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
         """Gives a function (step, metrics) that records a step of the stage and shows it on the console."""
         with Progress(total=total, description=TITLES[name], start=start) as progress:
+            self.note = progress.note
 
             def log(step: int, metrics: Mapping[str, Any]) -> None:
                 seconds = self.timer.take()

@@ -141,6 +141,10 @@ def policy_step(run: Run, state: TrainState, journal: Journal) -> tuple[TrainSta
             jnp.asarray(rollout.group_ids),
             state.history,
         )
+    if scores.failures:  # reward.on_failure is "unscored": what was left out should not go unseen
+        journal.note(
+            f"step {step}: {len(scores.failures)} judgements failed, the first: {scores.failures[0]}"
+        )
     with journal.timer("update"):
         state = replace(state, history=history)
         batch = batches.policy_batch(
@@ -169,7 +173,7 @@ def policy_step(run: Run, state: TrainState, journal: Journal) -> tuple[TrainSta
         stop_reasons=rollout.stop_reason,
         advantages=np.asarray(advantages),
     )
-    return state, {**update_metrics, **sampled, **group_metrics}
+    return state, {**update_metrics, **group_metrics, **sampled}
 
 
 def update(
@@ -216,7 +220,7 @@ def evaluate(run: Run, state: TrainState, journal: Journal) -> evaluation.Evalua
             completions=texts,
             rewards=[success],
             lengths=lengths,
-            on_failure="unscored",
+            on_failure=run.config.reward.on_failure,
         )
         table = (len(examples), options.samples)
         result = evaluation.summarize(
