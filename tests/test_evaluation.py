@@ -62,6 +62,7 @@ def test_metrics_use_the_names_of_the_log():
         "eval/pass@4",
         "eval/length_mean",
         "eval/truncated_fraction",
+        "eval/unjudged_count",
     }
 
 
