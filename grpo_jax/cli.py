@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -59,16 +60,23 @@ def closing(folder: Path, experiment_path: str, *, finished: bool) -> str:
             f"held-out accuracy (95 % interval): {before} before GRPO, {after} after {evaluated[-1]['step']} steps"
         ]
         lines += [f"report: {write_report(folder)}"]
-    resume = f"grpo-jax train {folder / 'config.py'} --resume"
+    resume = f"{this_program()} train {folder / 'config.py'} --resume"
     if not finished:
         return "\n".join([*lines, f"stopped and saved; to go on: {resume}"])
     return "\n".join(
         [
             *lines,
-            f"next: grpo-jax train {experiment_path} --loss.aggregation token"
+            f"next: {this_program()} train {experiment_path} --loss.aggregation token"
             "   (one change, then compare the two reports)",
         ]
     )
+
+
+def this_program() -> str:
+    """How the reader can call this program again: by name only if the shell would find it."""
+    if Path(sys.argv[0]).name == "__main__.py":
+        return "python -m grpo_jax"
+    return "grpo-jax" if shutil.which("grpo-jax") else sys.argv[0]
 
 
 def report(arguments: Sequence[str]) -> None:
