@@ -1,8 +1,8 @@
 """Who sits where: the host's side of sampling, in plain Python, without a device.
 
 Completions wait in one queue, prompt after prompt. A free slot takes the next one, if its prompt is in a row
-or a row is free to read it into. A row is free once no slot reads it and none of its completions wait.
-Decisions depend on what has happened alone, never on the clock, so a run repeats itself.
+or a row is free to read it into. A row is free once no slot reads it. Decisions depend on what has happened
+alone, never on the clock, so a run repeats itself.
 """
 
 from typing import NamedTuple
@@ -109,9 +109,6 @@ class Schedule:
         return np.array(kept_rows, np.int32), np.array(kept_slots, np.int32)
 
     def _free_row(self) -> int | None:
-        first_waiting = self._next // self._group_size
-        for row, prompt in enumerate(self._prompts):
-            unread = (self._table[row] < 0).all()
-            if prompt is None or (unread and prompt < first_waiting):
-                return row
-        return None
+        """A row no slot reads. Its prompt's turn in the queue is over, or this one's would not have come."""
+        free = np.flatnonzero((self._table < 0).all(axis=1))
+        return int(free[0]) if len(free) else None
