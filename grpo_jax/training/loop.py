@@ -11,7 +11,7 @@ What these need was built by `setup.prepare`; what changes is the `TrainState`, 
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import jax
@@ -43,14 +43,14 @@ def train(run: Run) -> TrainState:
         state = run.checkpoints.restore(state)
         resumed = position(state)
     journal = Journal(run.folder, resumed=resumed, wandb_project=run.config.run.wandb_project)
-    with journal, stop_request() as stopping:
+    # However the run ends, what was handed to the checkpoint writer reaches the disk.
+    with closing(run.checkpoints), journal, stop_request() as stopping:
         if state.warm:
             state = warm_start(run, state, journal, stopping)
         if not state.warm:
             if resumed is None or resumed.stage == WARM_START:
                 evaluate_before(run, state, journal)
             state = improve(run, state, journal, stopping)
-    run.checkpoints.close()
     return state
 
 
