@@ -86,6 +86,30 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(whole, tmp_path, sto
         assert shared == {k: v for k, v in other.items() if not k.startswith("eval/")}
 
 
+def test_the_same_prompts_are_met_with_other_noise_at_every_step(tmp_path, monkeypatch):
+    """Fault 0: a rollout key that does not know its step gives every epoch the same completions."""
+    config = tiny(tmp_path / "run")
+    config = replace(
+        config,
+        warm_start=replace(config.warm_start, steps=0),
+        optimizer=replace(config.optimizer, learning_rate=1e-12),
+        train=replace(config.train, steps=2),
+    )
+    run = setup.prepare(config)
+    monkeypatch.setattr(loop, "next_examples", lambda run, state, count: list(run.train[:count]))
+    rollouts, real = [], loop.sample
+
+    def recorded(run, state, examples, sampling, *, key):
+        rollouts.append(real(run, state, examples, sampling, key=key))
+        return rollouts[-1]
+
+    monkeypatch.setattr(loop, "sample", recorded)
+    loop.train(run)
+    first, second = [r for r in rollouts if r.completion_ids.shape[0] == 16 and len(set(r.group_ids)) == 4]
+    np.testing.assert_array_equal(first.prompt_ids, second.prompt_ids)
+    assert (first.completion_ids != second.completion_ids).any(axis=1).sum() > 12
+
+
 def test_a_run_killed_in_its_warm_start_goes_on_from_there(whole, tmp_path, monkeypatch):
     config = tiny(tmp_path / "run")
     real = loop.next_examples
