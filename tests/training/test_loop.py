@@ -19,7 +19,7 @@ from grpo_jax.config import (
     UpdateConfig,
     WarmStartConfig,
 )
-from grpo_jax.training import loop, setup
+from grpo_jax.training import collect, loop, optimize, setup
 from grpo_jax.training.objective import objective_of
 from grpo_jax.training.records import read_rows
 from grpo_jax.types import TrainingStopped
@@ -96,14 +96,14 @@ def test_the_same_prompts_are_met_with_other_noise_at_every_step(tmp_path, monke
         train=replace(config.train, steps=2),
     )
     run = setup.prepare(config)
-    monkeypatch.setattr(loop, "next_examples", lambda run, state, count: list(run.train[:count]))
-    rollouts, real = [], loop.sample
+    monkeypatch.setattr(collect, "next_examples", lambda run, state, count: list(run.train[:count]))
+    rollouts, real = [], collect.sample
 
     def recorded(run, state, examples, sampling, *, key):
         rollouts.append(real(run, state, examples, sampling, key=key))
         return rollouts[-1]
 
-    monkeypatch.setattr(loop, "sample", recorded)
+    monkeypatch.setattr(collect, "sample", recorded)
     loop.train(run)
     first, second = [r for r in rollouts if r.completion_ids.shape[0] == 16 and len(set(r.group_ids)) == 4]
     np.testing.assert_array_equal(first.prompt_ids, second.prompt_ids)
@@ -112,7 +112,7 @@ def test_the_same_prompts_are_met_with_other_noise_at_every_step(tmp_path, monke
 
 def test_a_run_killed_in_its_warm_start_goes_on_from_there(whole, tmp_path, monkeypatch):
     config = tiny(tmp_path / "run")
-    real = loop.next_examples
+    real = collect.next_examples
 
     def killed_at_the_second_step(run, state, count):
         if state.warm and int(state.step) == 1:
@@ -233,7 +233,7 @@ def test_the_mean_over_optimizer_steps_counts_tokens_and_mixed_groups():
     nothing = {"update/trained_tokens": 1.0, "update/mixed_groups": 0.0}
     values = {"entropy/mean": 4.0, "coupling/log_ratio": 0.5, "grad/norm": 1.0, "ratio/max": 2.0}
     zeros = dict.fromkeys(values, 0.0)
-    mean = loop.mean_of_steps([counts | values, nothing | zeros])
+    mean = optimize.mean_of_steps([counts | values, nothing | zeros])
     assert mean["entropy/mean"] == 3 and mean["coupling/log_ratio"] == 0.5
     assert mean["grad/norm"] == 0.5 and mean["ratio/max"] == 2
 

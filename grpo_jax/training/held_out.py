@@ -1,0 +1,45 @@
+"""Held-out accuracy of the policy of a run."""
+
+import numpy as np
+
+from grpo_jax import evaluation, keys
+from grpo_jax.rewards import scoring
+from grpo_jax.training.collect import decode, sample, sampling_of
+from grpo_jax.training.journal import Journal
+from grpo_jax.training.setup import Run
+from grpo_jax.types import TRUNCATED, TrainState
+
+
+def evaluate(run: Run, state: TrainState, journal: Journal) -> evaluation.Evaluation:
+    """Held-out accuracy of the policy as it is; draws nothing from the training stream of keys."""
+    options = run.config.evaluation
+    examples = run.held_out[: options.problems or None]
+    names = [reward.name for reward in run.config.reward.functions]
+    success = run.rewards[names.index(options.success) if options.success else 0]
+    sampling = sampling_of(run, temperature=options.temperature, group_size=options.samples)
+    size = run.config.rollout.batch_size
+    with journal.timer("evaluate"):
+        texts, lengths, truncated = [], [], []
+        for first in range(0, len(examples), size):
+            key = keys.fold(state.key, "evaluation", first)
+            rollout = sample(run, state, examples[first : first + size], sampling, key=key)
+            texts += decode(run, rollout)
+            lengths += rollout.completion_lengths.tolist()
+            truncated += (rollout.stop_reason == TRUNCATED).tolist()
+        scores = scoring.score(
+            problems=[e.problem for e in examples for _ in range(options.samples)],
+            completions=texts,
+            rewards=[success],
+            lengths=lengths,
+            on_failure=run.config.reward.on_failure,
+        )
+        table = (len(examples), options.samples)
+        result = evaluation.summarize(
+            [e.problem for e in examples],
+            texts=np.reshape(np.array(texts, object), table),
+            lengths=np.reshape(lengths, table),
+            truncated=np.reshape(truncated, table),
+            scores=scores.rewards.reshape(table),
+        )
+    journal.evaluation(result, step=int(state.step))
+    return result

@@ -1,0 +1,63 @@
+"""The optimizer steps that one rollout is used for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import jax
+import numpy as np
+
+from grpo_jax.models import lora
+from grpo_jax.training import batches, sharding
+from grpo_jax.training.setup import Run
+from grpo_jax.types import Batch, Rollout, TrainState
+
+OF_STEPS = ("grad/", "loss/", "update/")
+OF_MIXED_GROUPS = ("coupling/", "learning_tax/", "length/", "shared_token/")
+"""Prefixes of metrics of whole optimizer steps, and of means over their mixed groups; the others are means over tokens."""
+
+
+def optimize(
+    run: Run, state: TrainState, batch: Batch, rollout: Rollout
+) -> tuple[TrainState, Mapping[str, float]]:
+    """The optimizer steps of one rollout. The old policy is that of now, whatever the number of steps."""
+    options = run.config.update
+    groups = options.mini_batch or run.config.rollout.batch_size
+    if run.updates_per_rollout > 1:
+        batch = replace(
+            batch, old_log_probs=log_probs_under(run, lora.join(state.params, state.frozen), batch)
+        )
+    if state.ref_params is not None:
+        # With LoRA the reference is the same base under the adapters it began with, so there is no second copy of it.
+        batch = replace(
+            batch, ref_log_probs=log_probs_under(run, lora.join(state.ref_params, state.frozen), batch)
+        )
+    collected = []
+    for _ in range(options.epochs):
+        for part in batches.mini_batches(batch, rollout_groups=rollout.group_ids, num_groups=groups):
+            state, metrics = run.update(state, sharding.split_rows(part, run.mesh))
+            collected.append(metrics)
+    return state, mean_of_steps([jax.device_get(metrics) for metrics in collected])
+
+
+def log_probs_under(run: Run, params, batch: Batch) -> np.ndarray:
+    """Completion log-probabilities [N, T] of the whole batch, gradient-free."""
+    return np.asarray(run.log_prob_pass(params, sharding.split_rows(batch, run.mesh)))
+
+
+def mean_of_steps(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """One value per metric over the optimizer steps of a rollout: the largest of a maximum, else the mean.
+
+    A step counts by what it took its mean over, tokens that train or mixed groups: one that had none says nothing.
+    """
+
+    def mean(name: str) -> float:
+        values = [m[name] for m in metrics]
+        if name.endswith("/max"):
+            return np.max(values)
+        if name.startswith(OF_STEPS):
+            return np.mean(values)
+        over = "update/mixed_groups" if name.startswith(OF_MIXED_GROUPS) else "update/trained_tokens"
+        counts = [m[over] for m in metrics]
+        return np.average(values, weights=counts) if np.sum(counts) else np.mean(values)
+
+    return {name: float(mean(name)) for name in metrics[0]}
