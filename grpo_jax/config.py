@@ -358,6 +358,8 @@ class OptimizerConfig:
     """Decoupled weight decay, on matrices only."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this global norm."""
+    first_moment_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Storage of the first moment; bfloat16 halves its memory. The second moment has the parameters' dtype."""
 
 
 @dataclass(frozen=True)

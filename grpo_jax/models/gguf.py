@@ -6,12 +6,9 @@ The file is presented under Transformers' names and layout, so loading treats it
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    pass
 
 CONFIG = {
     "vocab_size": "vocab_size",

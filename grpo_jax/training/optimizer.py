@@ -20,6 +20,7 @@ def make_optimizer(
     eps: float,
     weight_decay: float,
     max_grad_norm: float,
+    first_moment_dtype: Literal["float32", "bfloat16"],
 ) -> optax.GradientTransformation:
     """The optimizer of one stage of `total_steps` optimizer steps."""
     rate = make_schedule(
@@ -27,7 +28,15 @@ def make_optimizer(
     )
     return optax.chain(
         optax.clip_by_global_norm(max_grad_norm),
-        optax.adamw(rate, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=is_matrix),
+        optax.adamw(
+            rate,
+            b1=b1,
+            b2=b2,
+            eps=eps,
+            weight_decay=weight_decay,
+            mask=is_matrix,
+            mu_dtype=first_moment_dtype,
+        ),
     )
 
 

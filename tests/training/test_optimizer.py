@@ -10,7 +10,7 @@ from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.training.optimizer import is_matrix, leaf_name, make_optimizer, make_schedule
 
-PLAIN = {"b1": 0.9, "b2": 0.95, "eps": 1e-8, "max_grad_norm": 1.0}
+PLAIN = {"b1": 0.9, "b2": 0.95, "eps": 1e-8, "max_grad_norm": 1.0, "first_moment_dtype": "float32"}
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,26 @@ def test_weight_decay_touches_matrices_only():
     ):
         expected = -0.05 * value if marked[leaf_name(path)] else np.zeros_like(value)
         np.testing.assert_allclose(update, expected, rtol=1e-6, atol=1e-9, err_msg=str(path))
+
+
+def test_a_bfloat16_first_moment_takes_half_the_room_and_steps_almost_the_same():
+    params = {"kernel": jnp.linspace(-1, 1, 64).reshape(8, 8)}
+    gradient = {"kernel": jnp.sin(jnp.arange(64.0)).reshape(8, 8)}
+    options = {
+        "learning_rate": 0.1,
+        "warmup_steps": 0,
+        "schedule": "constant",
+        "total_steps": 4,
+        "weight_decay": 0.0,
+    }
+    updates = {}
+    for dtype in ("float32", "bfloat16"):
+        optimizer = make_optimizer(**PLAIN | options | {"first_moment_dtype": dtype})
+        state = optimizer.init(params)
+        for _ in range(3):
+            update, state = optimizer.update(gradient, state, params)
+        moments = {leaf.dtype.name for leaf in jax.tree.leaves(state) if leaf.shape == (8, 8)}
+        assert moments == {dtype, "float32"}
+        updates[dtype] = update["kernel"]
+    np.testing.assert_allclose(updates["bfloat16"], updates["float32"], rtol=0.02)
+    assert not np.array_equal(updates["bfloat16"], updates["float32"])
