@@ -238,6 +238,14 @@ class RolloutConfig:
     """Sample within this probability mass; 1 is off."""
     allow_truncated_sampling: bool = False
     """Train on samples of a top-k or top-p truncated distribution although the trainer's is not truncated."""
+    dynamic_sampling: bool = False
+    """Draw prompts until batch_size groups have rewards that are not all alike; the others do not train (DAPO)."""
+    max_rounds: int = 10
+    """dynamic_sampling: most times batch_size prompts are drawn in a step; what is missing then leaves the batch smaller."""
+    lag: Literal[0, 1] = 0
+    """1 samples the next step's rollout while this step updates, so every rollout is one step's updates old."""
+    gap_warning: float = 0.02
+    """Warn when sampler and trainer disagree on a token's log-probability by more than this on average; 0 never warns."""
 
 
 @dataclass(frozen=True)

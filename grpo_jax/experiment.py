@@ -120,6 +120,7 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "checkpoint.keep": config.checkpoint.keep,
         "optimizer.learning_rate": config.optimizer.learning_rate,
         "rollout.temperature": rollout.temperature,
+        "rollout.max_rounds": rollout.max_rounds,
         "update.max_skipped": update.max_skipped,
         "warm_start.optimizer.learning_rate": config.warm_start.optimizer.learning_rate,
         "optimizer.max_grad_norm": config.optimizer.max_grad_norm,
@@ -135,6 +136,7 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "evaluation.problems": config.evaluation.problems,
         "evaluation.temperature": config.evaluation.temperature,
         "rollout.top_k": rollout.top_k,
+        "rollout.gap_warning": rollout.gap_warning,
         "update.mini_batch": update.mini_batch,
         "update.micro_batch": update.micro_batch,
         "optimizer.warmup_steps": config.optimizer.warmup_steps,
@@ -199,6 +201,12 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
     )
     data = config.mesh.data or devices
     _require(1 <= data <= devices, "mesh.data", config.mesh.data, f"at most the {devices} devices there are")
+    _require(
+        not rollout.lag or data == 1,
+        "rollout.lag",
+        rollout.lag,
+        f"0 on a mesh of {data} devices: two programs that meet on several devices in different orders never end",
+    )
     sequences = mini_batch * rollout.group_size
     if update.micro_batch:
         _require(

@@ -10,7 +10,7 @@ policy before this rollout's updates), `sampler_log_probs` (what the sampler dre
 `ref_log_probs` (the KL reference).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -110,7 +110,8 @@ class TrainState:
     problem in the endless training order. `params` are what trains: with LoRA the adapters, and `frozen` is the rest of
     the policy, which checkpoints leave out because the config says where it comes from (None without LoRA).
     `ref_params` is None when there is no KL term, else the reference's values of what trains; after a warm start they
-    exist nowhere else. `history` is the HA-DW anchor, None without it.
+    exist nowhere else. `history` is the HA-DW anchor, None without it. `sampler_params` are the values of what trains
+    before the last rollout's updates, which the next rollout is sampled with; None unless rollouts lag.
     """
 
     params: Any
@@ -123,11 +124,17 @@ class TrainState:
     frozen: Any = None
     ref_params: Any = None
     history: Any = None
+    sampler_params: Any = None
 
 
 def rows(tree: Any, index: Any) -> Any:
     """The rows `index` of every array of a `Rollout` or `Batch`."""
     return jax.tree.map(lambda x: x[index], tree)
+
+
+def joined(trees: Sequence[Any]) -> Any:
+    """The rows of several `Rollout`s or `Batch`es as those of one."""
+    return jax.tree.map(lambda *x: np.concatenate(x), *trees)
 
 
 def as_numpy(tree: Any) -> Any:

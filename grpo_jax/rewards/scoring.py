@@ -141,6 +141,17 @@ def score(
     )
 
 
+def join(parts: Sequence[Scores]) -> Scores:
+    """The scores of several calls as those of one."""
+    return Scores(
+        rewards=np.concatenate([part.rewards for part in parts]),
+        total=np.concatenate([part.total for part in parts]),
+        scored=np.concatenate([part.scored for part in parts]),
+        failures=tuple(failure for part in parts for failure in part.failures),
+        verdicts=tuple(verdict for part in parts for verdict in part.verdicts),
+    )
+
+
 def check(rewards: Sequence[WeightedReward], problems: Sequence[Problem]) -> None:
     """Raise if a reward can not judge some of the problems: an answer that can not be read, no tests."""
     for reward in rewards:

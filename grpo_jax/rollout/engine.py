@@ -17,6 +17,9 @@ from grpo_jax.types import STOPPED, TRUNCATED, Rollout
 
 STOP_ID_MULTIPLE = 8
 
+OnGroup = Callable[[int, Rollout], None]
+"""(place of the prompt in the call, the rows of its group)."""
+
 
 class Engine(Protocol):
     """What a sampler has to offer the training loop."""
@@ -27,7 +30,11 @@ class Engine(Protocol):
     def generate(
         self, prompt_ids: Sequence[Sequence[int]], *, sampling: Sampling, key: Key[Array, ""], **options: Any
     ) -> Rollout:
-        """`sampling.group_size` completions of every prompt, prompt-major."""
+        """`sampling.group_size` completions of every prompt, prompt-major.
+
+        An option every engine takes is `on_group(place, rollout)`: it is called with the rows of each group as
+        soon as its completions are all there.
+        """
 
     def close(self) -> None:
         """Lets go of everything."""
@@ -84,13 +91,14 @@ class NativeEngine:
         key: Key[Array, ""],
         prompt_indices: Sequence[int] | None = None,
         max_tokens: Sequence[int] | np.ndarray | None = None,
+        on_group: OnGroup | None = None,
     ) -> Rollout:
         """`sampling.group_size` completions of every prompt, as numpy arrays, prompt-major.
 
         `key` is the call's own: folded from the run's key and the step. `prompt_indices` name the prompts in
         the random numbers (their place in the call if not given), so prompts can be moved, dropped or spread
-        over calls and keep their completions. `max_tokens` lowers the limit of single prompts. `group_ids`
-        are places in the call.
+        over calls and keep their completions. `max_tokens` lowers the limit of single prompts or completions.
+        `group_ids` are places in the call.
         """
         if self._params is None:
             raise ValueError("engine has no parameters yet; expected load(params) before generate(...)")
@@ -113,23 +121,28 @@ class NativeEngine:
             sizes=self._sizes,
             to_text=self._to_text,
             programs=self.programs,
+            on_group=None
+            if on_group is None
+            else lambda place, outputs: on_group(place, _rollout(request, outputs, range(place, place + 1))),
         )
         outputs = session.run()
         self.work = session.work
-        return _rollout(request, outputs)
+        return _rollout(request, outputs, range(B))
 
 
-def _rollout(request: Request, outputs: Outputs) -> Rollout:
+def _rollout(request: Request, outputs: Outputs, places: range) -> Rollout:
+    """The rows of the prompts in these neighbouring places."""
     G = request.sampling.group_size
+    prompts, rows = slice(places.start, places.stop), slice(places.start * G, places.stop * G)
     return Rollout(
-        prompt_ids=np.repeat(request.prompt_ids, G, axis=0),
-        prompt_lengths=np.repeat(request.prompt_lengths, G),
-        completion_ids=outputs.ids,
-        completion_lengths=outputs.lengths,
-        stop_reason=np.where(outputs.stopped, STOPPED, TRUNCATED).astype(np.int32),
-        group_ids=np.repeat(np.arange(len(request.prompt_ids), dtype=np.int32), G),
-        sampler_log_probs=outputs.log_probs,
-        sampler_full_log_probs=outputs.full_log_probs,
+        prompt_ids=np.repeat(request.prompt_ids[prompts], G, axis=0),
+        prompt_lengths=np.repeat(request.prompt_lengths[prompts], G),
+        completion_ids=outputs.ids[rows],
+        completion_lengths=outputs.lengths[rows],
+        stop_reason=np.where(outputs.stopped[rows], STOPPED, TRUNCATED).astype(np.int32),
+        group_ids=np.repeat(np.array(places, np.int32), G),
+        sampler_log_probs=outputs.log_probs[rows],
+        sampler_full_log_probs=outputs.full_log_probs[rows],
     )
 
 

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
-from grpo_jax.rollout.engine import Engine
+from grpo_jax.rollout.engine import Engine, OnGroup
 from grpo_jax.rollout.keys import threefry
 from grpo_jax.rollout.settings import Sampling
-from grpo_jax.types import STOPPED, TRUNCATED, Rollout
+from grpo_jax.types import STOPPED, TRUNCATED, Rollout, rows
 
 _STOP_REASONS = {"stopped": STOPPED, "truncated": TRUNCATED}
 
@@ -61,7 +61,13 @@ class ReplayEngine:
         """Nothing to do: what is played back was sampled with the parameters of its day."""
 
     def generate(
-        self, prompt_ids: Sequence[Sequence[int]], *, sampling: Sampling, key: Key[Array, ""], **options: Any
+        self,
+        prompt_ids: Sequence[Sequence[int]],
+        *,
+        sampling: Sampling,
+        key: Key[Array, ""],
+        on_group: OnGroup | None = None,
+        **options: Any,
     ) -> Rollout:
         """The recorded rollout of the call with this key. The prompts must be those it was recorded for."""
         lines = self._calls.get(_name(key))
@@ -78,7 +84,12 @@ class ReplayEngine:
                 f"{self._path}, call {_name(key)}: recorded for {len(recorded)} completions, asked for"
                 f" {len(asked)}; the prompts differ from row {row} on"
             )
-        return _rollout(lines, self._max_prompt_length, sampling.max_tokens)
+        rollout = _rollout(lines, self._max_prompt_length, sampling.max_tokens)
+        for place in range(len(prompt_ids) if on_group else 0):
+            on_group(
+                place, rows(rollout, slice(place * sampling.group_size, (place + 1) * sampling.group_size))
+            )
+        return rollout
 
     def close(self) -> None:
         """Lets go of the recorded rollouts."""

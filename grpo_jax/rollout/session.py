@@ -71,13 +71,16 @@ class Session:
         sizes: Sizes,
         to_text: Callable[[Sequence[int]], str] | None,
         programs: set[tuple[str, str]],
+        on_group: Callable[[int, Outputs], None] | None = None,
     ):
+        """`on_group(prompt, outputs)` is called once that prompt's rows of the outputs are final."""
         self.work = Work()
         self._model, self._config, self._request, self._rules = model, config, request, rules
         self._sizes, self._to_text, self._programs = sizes, to_text, programs
         B, G, T = len(request.prompt_ids), request.sampling.group_size, request.sampling.max_tokens
         slots = sizes.slots_for(B * G)
         rows = sizes.rows_for(slots, G, B)
+        self._on_group, self._missing = on_group, np.full(B, G)
         self._most_columns = max(T - 1, 1)  # the last token is never read
         self._columns = sizes.columns_for(1, self._most_columns)
         longest = sizes.max_prompt_length if sizes.fixed else int(request.prompt_lengths.max())
@@ -197,6 +200,9 @@ class Session:
             self._outputs.lengths[n] = length
             self._outputs.stopped[n] = slots.stopped[seat.slot] or seat.slot in cut
             self._schedule.release(seat.slot)
+            self._missing[seat.prompt] -= 1
+            if self._on_group is not None and not self._missing[seat.prompt]:
+                self._on_group(seat.prompt, self._outputs)
         if cut:
             over = jnp.zeros(self._schedule.slots, bool).at[jnp.array(list(cut))].set(True)
             slots = self._state.slots

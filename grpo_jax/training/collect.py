@@ -1,24 +1,27 @@
 """From problems to a judged rollout: what the policy update is made of.
 
-collect      sample, judge, advantages: a `Collected`
-sample       completions of examples under a state's policy
+collect      sample and judge, in rounds if need be, and take advantages: a `Collected`
+begin        a round of sampling, under way
+sample       completions of examples under a state's policy, for evaluation
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax import keys, tasks
 from grpo_jax.models import lora
-from grpo_jax.rewards import scoring
 from grpo_jax.rollout.engine import Sampling
 from grpo_jax.training import batches
 from grpo_jax.training.journal import Journal
+from grpo_jax.training.judging import Judged, join, judge
 from grpo_jax.training.metrics import rollout_metrics
-from grpo_jax.training.setup import Example, Run
-from grpo_jax.types import Batch, Rollout, TrainState
+from grpo_jax.training.selection import Selection, everything, mixed_groups, select
+from grpo_jax.training.setup import Example, Run, Started
+from grpo_jax.types import Batch, Rollout, TrainState, rows
 
 
 @dataclass(frozen=True)
@@ -29,48 +32,115 @@ class Collected:
     batch: Batch
     """What the update reads, advantages and masks included."""
     metrics: Mapping[str, float]
-    """rewards/, length/, advantages/ and history metrics of the rollout."""
+    """rewards/, length/, advantages/, rollout/ and history metrics of the rollout."""
 
 
 def collect(run: Run, state: TrainState, journal: Journal, *, step: int) -> tuple[TrainState, Collected]:
-    """Samples and judges the problems at the state's cursor, for `step`; moves the cursor and the history on."""
-    config = run.config
-    with journal.timer("rollout"):
-        examples = next_examples(run, state, config.rollout.batch_size)
-        sampling = sampling_of(
-            run, temperature=config.rollout.temperature, group_size=config.rollout.group_size
-        )
-        rollout = sample(run, state, examples, sampling, key=keys.fold(state.key, "rollout", step))
-        texts = decode(run, rollout)
+    """Samples and judges problems from the state's cursor on, for `step`; moves the cursor and the history on."""
+    options = run.config.rollout
+    judged = judged_round(run, state, journal, step=step, number=0)
+    rounds, selection, counts = 1, everything(judged.rollout.group_ids), {}
+    if options.dynamic_sampling:
+        while mixed_of(judged).sum() < options.batch_size and rounds < options.max_rounds:
+            judged = join([judged, judged_round(run, state, journal, step=step, number=rounds)])
+            rounds += 1
+        selection = select(mixed_of(judged), judged.rollout.group_ids, groups=options.batch_size)
+        counts = selection_metrics(mixed_of(judged), rounds=rounds, groups=options.batch_size)
     with journal.timer("reward"):
-        problems = [examples[group].problem for group in rollout.group_ids]
-        scores = scoring.score(
-            problems=problems,
-            completions=texts,
-            rewards=run.rewards,
-            lengths=rollout.completion_lengths.tolist(),
-            on_failure=config.reward.on_failure,
-        )
-        advantages, history, group_metrics = run.advantages(
-            jnp.asarray(scores.total),
-            jnp.asarray(scores.scored),
-            jnp.asarray(rollout.group_ids),
-            state.history,
-        )
-        advantages = np.asarray(advantages)
-    if scores.failures:  # reward.on_failure is "unscored": what was left out should not go unseen
-        journal.note(
-            f"step {step}: {len(scores.failures)} judgements failed, the first: {scores.failures[0]}"
-        )
+        advantages, history, group_metrics = weigh(run, state, judged, selection)
+    if judged.scores.failures:  # reward.on_failure is "unscored": what was left out should not go unseen
+        failures = judged.scores.failures
+        journal.note(f"step {step}: {len(failures)} judgements failed, the first: {failures[0]}")
+    rollout = replace(rows(judged.rollout, selection.rows), group_ids=selection.group_ids)
+    batch = batches.policy_batch(
+        rollout,
+        advantages=advantages,
+        scored=judged.scores.scored[selection.rows] & selection.counted,
+        mask_truncated=run.objective.mask_truncated,
+    )
+    of_samples = np.zeros(len(judged.texts), np.float32)
+    of_samples[selection.rows] = advantages
+    sampled = write_down(run, judged, of_samples, journal, step=step)
+    state = replace(state, history=history, cursor=state.cursor + rounds * options.batch_size)
+    return state, Collected(rollout, batch, {**group_metrics, **sampled, **counts})
+
+
+def judged_round(run: Run, state: TrainState, journal: Journal, *, step: int, number: int) -> Judged:
+    """One round of a step, sampled and judged; its groups are numbered on from those of the rounds before."""
+    started = run.ahead.pop(step, None) if number == 0 else None
+    if started is None:
+        started = begin(run, state, step=step, number=number)
+    judged = judge(run, started.examples, started.pending, journal)
+    group_ids = judged.rollout.group_ids + number * run.config.rollout.batch_size
+    return replace(judged, rollout=replace(judged.rollout, group_ids=group_ids))
+
+
+def begin(run: Run, state: TrainState, *, step: int, number: int = 0) -> Started:
+    """Begins to sample the problems of a round of `step`, with the parameters of the sampling policy."""
+    options = run.config.rollout
+    key = keys.fold(state.key, "rollout", step)
+    cursor = state.cursor + number * options.batch_size
+    examples = next_examples(run, replace(state, cursor=cursor), options.batch_size)
+    pending = run.sampler.start(
+        lora.join(state.params if state.sampler_params is None else state.sampler_params, state.frozen),
+        [example.prompt_ids for example in examples],
+        sampling=sampling_of(run, temperature=options.temperature, group_size=options.group_size),
+        key=keys.fold(key, "round", number) if number else key,
+    )
+    return Started(examples, pending)
+
+
+def weigh(
+    run: Run, state: TrainState, judged: Judged, selection: Selection
+) -> tuple[np.ndarray, Any, Mapping[str, Any]]:
+    """The advantages of the selected rows, the history after this rollout, and group metrics.
+
+    HA-DW's y_t is the mean over all that was sampled, whatever was selected.
+    """
+    scores, batch_mean = judged.scores, None
+    if run.config.rollout.dynamic_sampling and scores.scored.any():
+        batch_mean = jnp.float32(scores.total[scores.scored].mean())
+    advantages, history, metrics = run.advantages(
+        jnp.asarray(scores.total[selection.rows]),
+        jnp.asarray(scores.scored[selection.rows] & selection.counted),
+        jnp.asarray(selection.group_ids),
+        state.history,
+        batch_mean,
+    )
+    return np.asarray(advantages), history, metrics
+
+
+def mixed_of(judged: Judged) -> np.ndarray:
+    """[groups] Which of the sampled groups are mixed."""
+    return mixed_groups(judged.scores.total, judged.scores.scored, judged.rollout.group_ids)
+
+
+def selection_metrics(mixed: np.ndarray, *, rounds: int, groups: int) -> dict[str, float]:
+    """What dynamic sampling did; the group metrics are of all that was sampled, not of the chosen few."""
+    kept = min(int(mixed.sum()), groups)
+    return {
+        "rollout/rounds": float(rounds),
+        "rollout/sampled_groups": float(len(mixed)),
+        "rollout/kept_groups": float(kept),
+        "rollout/dropped_groups": float(len(mixed) - kept),
+        "groups/mixed_fraction": float(mixed.mean()),
+    }
+
+
+def write_down(
+    run: Run, judged: Judged, advantages: np.ndarray, journal: Journal, *, step: int
+) -> dict[str, float]:
+    """Records some samples, and returns the metrics of all of them."""
+    rollout, scores = judged.rollout, judged.scores
     journal.samples(
         step=step,
-        prompts=[problem.prompt_text for problem in problems],
-        completions=texts,
+        prompts=[problem.prompt_text for problem in judged.problems],
+        completions=judged.texts,
         rewards=scores.total,
         advantages=advantages,
         stop_reasons=rollout.stop_reason,
     )
-    sampled = rollout_metrics(
+    return rollout_metrics(
         rewards=scores.rewards,
         names=[reward.name for reward in run.rewards],
         total=scores.total,
@@ -79,11 +149,6 @@ def collect(run: Run, state: TrainState, journal: Journal, *, step: int) -> tupl
         stop_reasons=rollout.stop_reason,
         advantages=advantages,
     )
-    batch = batches.policy_batch(
-        rollout, advantages=advantages, scored=scores.scored, mask_truncated=run.objective.mask_truncated
-    )
-    state = replace(state, history=history, cursor=state.cursor + config.rollout.batch_size)
-    return state, Collected(rollout, batch, {**group_metrics, **sampled})
 
 
 def next_examples(run: Run, state: TrainState, count: int) -> list[Example]:
@@ -108,14 +173,7 @@ def sampling_of(run: Run, *, temperature: float, group_size: int) -> Sampling:
 
 
 def sample(run: Run, state: TrainState, examples: Sequence[Example], sampling: Sampling, *, key) -> Rollout:
-    """Completions of the examples' prompts under the state's policy."""
-    run.engine.load(lora.join(state.params, state.frozen))
-    return run.engine.generate([e.prompt_ids for e in examples], sampling=sampling, key=key)
-
-
-def decode(run: Run, rollout: Rollout) -> list[str]:
-    """The text of every completion."""
-    return [
-        run.tokenizer.decode(ids[:length].tolist())
-        for ids, length in zip(rollout.completion_ids, rollout.completion_lengths, strict=True)
-    ]
+    """Completions of the examples' prompts under the state's policy as it is now."""
+    prompts = [example.prompt_ids for example in examples]
+    params = lora.join(state.params, state.frozen)
+    return run.sampler.start(params, prompts, sampling=sampling, key=key).result()

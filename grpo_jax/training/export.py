@@ -6,16 +6,11 @@ from typing import Any
 
 from flax import nnx
 
-from grpo_jax import experiment, keys
+from grpo_jax import experiment
 from grpo_jax.config import Config, PretrainedModel
-from grpo_jax.models import exporting, lora
-from grpo_jax.models.decoder import Decoder
-from grpo_jax.models.tokenizers import Tokenizer
-from grpo_jax.training import sharding
-from grpo_jax.training.checkpoint import restore_params, saved_steps
-from grpo_jax.training.policy import architecture_of, make_policy, sized_for, trainable_shapes
+from grpo_jax.models import exporting
+from grpo_jax.training.opening import open_model
 from grpo_jax.training.records import read_rows
-from grpo_jax.training.setup import tokenizer_of
 
 
 def export_run(folder: Path, to: Path, *, step: int | None = None, adapter: bool = False) -> int:
@@ -35,11 +30,10 @@ def export_run(folder: Path, to: Path, *, step: int | None = None, adapter: bool
     """
     if not (folder / "config.py").exists():
         raise ValueError(f"export: {folder} holds no run (no config.py in it)")
-    config = experiment.load(folder / "config.py")
-    step = checkpoint_step(config, folder, step)
-    base = adapter_base(config) if adapter else None
-    tokenizer = tokenizer_of(config)
-    decoder = restore_decoder(config, folder, step, tokenizer)
+    base = adapter_base(experiment.load(folder / "config.py")) if adapter else None
+    opened = open_model(folder, step=step)
+    config, step, tokenizer = opened.config, opened.step, opened.tokenizer
+    decoder = nnx.merge(opened.graphdef, opened.params)
     if base is not None:
         exporting.export_adapter(to, decoder, base=base)
         exporting.export_tokenizer(to, tokenizer, temperature=config.rollout.temperature)
@@ -49,17 +43,6 @@ def export_run(folder: Path, to: Path, *, step: int | None = None, adapter: bool
     return step
 
 
-def checkpoint_step(config: Config, folder: Path, step: int | None) -> int:
-    """The wanted step, or the newest; checkpoints are numbered on from the warm start's steps."""
-    numbers = saved_steps(folder / "checkpoints")
-    steps = [number - config.warm_start.steps for number in numbers if number >= config.warm_start.steps]
-    if not steps:
-        raise ValueError(f"export: {folder} has no checkpoint of the policy stage yet")
-    if step is not None and step not in steps:
-        raise ValueError(f"export: --step: got {step}, but {folder} keeps checkpoints of steps {steps}")
-    return steps[-1] if step is None else step
-
-
 def adapter_base(config: Config) -> str:
     """What the adapters belong on, as PEFT looks for it."""
     if not isinstance(config.model, PretrainedModel) or not config.model.lora_rank:
@@ -67,17 +50,6 @@ def adapter_base(config: Config) -> str:
             "export: --adapter needs a run of a pretrained model with model.lora_rank > 0; export it without"
         )
     return config.model.path.partition("@")[0]
-
-
-def restore_decoder(config: Config, folder: Path, step: int, tokenizer: Tokenizer) -> Decoder:
-    """The policy as it was after `step` rollouts; neither optimizer nor reference is read."""
-    architecture = sized_for(architecture_of(config.model), tokenizer)
-    policy = make_policy(config.model, architecture, mesh=sharding.make_mesh(1))
-    params = restore_params(folder / "checkpoints", trainable_shapes(policy), config.warm_start.steps + step)
-    frozen = None
-    if architecture.lora:
-        _, frozen = policy.initial(keys.fold(keys.run_key(config.run.seed), "parameters"))
-    return nnx.merge(policy.graphdef, lora.join(params, frozen))
 
 
 def card(config: Config, folder: Path, step: int) -> str:

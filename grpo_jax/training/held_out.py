@@ -4,8 +4,9 @@ import numpy as np
 
 from grpo_jax import evaluation, keys
 from grpo_jax.rewards import scoring
-from grpo_jax.training.collect import decode, sample, sampling_of
+from grpo_jax.training.collect import sample, sampling_of
 from grpo_jax.training.journal import Journal
+from grpo_jax.training.judging import decode
 from grpo_jax.training.setup import Run
 from grpo_jax.types import TRUNCATED, TrainState
 

@@ -12,11 +12,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from grpo_jax.training import batches, sharding
-from grpo_jax.training.collect import collect, next_examples
+from grpo_jax.training.agreement import Agreement
+from grpo_jax.training.collect import begin, collect, next_examples
 from grpo_jax.training.held_out import evaluate
 from grpo_jax.training.journal import Journal
 from grpo_jax.training.optimize import optimize
@@ -35,7 +38,7 @@ def train(run: Run) -> TrainState:
         resumed = position(state)
     journal = Journal(run.folder, resumed=resumed, wandb_project=run.config.run.wandb_project)
     # However the run ends, what was handed to the checkpoint writer reaches the disk.
-    with closing(run.checkpoints), journal, stop_request() as stopping:
+    with closing(run.checkpoints), journal, closing(run.sampler), stop_request() as stopping:
         if state.warm:
             state = warm_start(run, state, journal, stopping)
         if not state.warm:
@@ -89,10 +92,12 @@ def improve(run: Run, state: TrainState, journal: Journal, stopping: Callable[[]
     """GRPO: rollouts and updates, with evaluations and checkpoints between them."""
     total = run.config.train.steps
     with journal.stage(POLICY, total=total, start=int(state.step)) as log:
-        saved = int(state.step)
+        saved, agreement = int(state.step), Agreement(run.config)
         while state.step < total and not stopping():
             state, metrics = policy_step(run, state, journal)
             step = int(state.step)
+            if warning := agreement.warning(step, metrics["sampler/log_prob_gap"]):
+                journal.note(warning)
             accuracy = None
             if step == total or is_multiple(step, run.config.evaluation.every):
                 result = evaluate(run, state, journal)
@@ -110,11 +115,27 @@ def policy_step(run: Run, state: TrainState, journal: Journal) -> tuple[TrainSta
     """One rollout, judged, and the optimizer steps it is used for."""
     step = int(state.step) + 1
     state, collected = collect(run, state, journal, step=step)
+    following = sample_ahead(run, state, step=step + 1) if run.config.rollout.lag else None
     with journal.timer("update"):
         state, metrics = optimize(run, state, collected.batch, collected.rollout)
-        state = replace(state, step=jnp.int32(step))
+        state = replace(state, step=jnp.int32(step), sampler_params=following)
         refuse_if_stuck(run, state)
-    return state, {**metrics, **collected.metrics}
+    return state, {
+        **metrics,
+        **collected.metrics,
+        "rollout/lag": float(bool(run.config.rollout.lag) and step > 1),
+    }
+
+
+def sample_ahead(run: Run, state: TrainState, *, step: int) -> Any:
+    """Begins the rollout of a step to come with a copy of the parameters as they are, which it returns.
+
+    The copy is part of the next state: a resumed run samples with it what a kill has cut short.
+    """
+    params = jax.tree.map(jnp.copy, state.params)
+    if step <= run.config.train.steps:
+        run.ahead[step] = begin(run, replace(state, sampler_params=params), step=step)
+    return params
 
 
 def save(run: Run, state: TrainState, *, accuracy: float | None = None) -> None:

@@ -19,13 +19,13 @@ OF_MIXED_GROUPS = ("coupling/", "learning_tax/", "length/", "shared_token/")
 def optimize(
     run: Run, state: TrainState, batch: Batch, rollout: Rollout
 ) -> tuple[TrainState, Mapping[str, float]]:
-    """The optimizer steps of one rollout. The old policy is that of now, whatever the number of steps."""
+    """The optimizer steps of one rollout. The old policy is the one that sampled, whatever the number of steps."""
     options = run.config.update
     groups = options.mini_batch or run.config.rollout.batch_size
-    if run.updates_per_rollout > 1:
-        batch = replace(
-            batch, old_log_probs=log_probs_under(run, lora.join(state.params, state.frozen), batch)
-        )
+    sampled_with, state = state.sampler_params, replace(state, sampler_params=None)
+    if sampled_with is not None or run.updates_per_rollout > 1:
+        old_params = state.params if sampled_with is None else sampled_with
+        batch = replace(batch, old_log_probs=log_probs_under(run, lora.join(old_params, state.frozen), batch))
     if state.ref_params is not None:
         # With LoRA the reference is the same base under the adapters it began with, so there is no second copy of it.
         batch = replace(

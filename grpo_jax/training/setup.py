@@ -18,6 +18,7 @@ from grpo_jax.losses import objective as objectives
 from grpo_jax.losses.groups import group_rows
 from grpo_jax.models.tokenizers import Tokenizer, load_tokenizer
 from grpo_jax.rewards import scoring
+from grpo_jax.rollout.background import Background, Pending
 from grpo_jax.rollout.engine import NativeEngine
 from grpo_jax.tasks.splitting import Mixture, shorten
 from grpo_jax.training import sharding
@@ -47,6 +48,13 @@ class Example(NamedTuple):
     prompt_ids: Sequence[int]
 
 
+class Started(NamedTuple):
+    """A rollout under way, and what it is of."""
+
+    examples: Sequence[Example]
+    pending: Pending
+
+
 @dataclass(frozen=True)
 class Run:
     """The fixed parts of a run; all that changes is in its `TrainState`."""
@@ -58,7 +66,9 @@ class Run:
     mixture: Mixture | None
     tokenizer: Tokenizer
     mesh: Mesh
-    engine: NativeEngine
+    sampler: Background
+    ahead: dict[int, Started]
+    """Rollouts under way for a step to come, by step: one at most, with rollout.lag."""
     objective: objectives.Objective
     advantages: Callable
     rewards: Sequence[scoring.WeightedReward]
@@ -114,7 +124,8 @@ def prepare(config: Config) -> Run:
         mixture=split.mixture,
         tokenizer=tokenizer,
         mesh=mesh,
-        engine=NativeEngine(policy.graphdef, max_prompt_length=rollout.max_prompt_length),
+        sampler=Background(NativeEngine(policy.graphdef, max_prompt_length=rollout.max_prompt_length)),
+        ahead={},
         objective=objective,
         advantages=make_advantages(
             objective, num_groups=rollout.batch_size, weights=[reward.weight for reward in rewards]
@@ -160,6 +171,7 @@ def initial_state(run: Run) -> TrainState:
         skipped=jnp.int32(0),
         history=objectives.init_history(run.objective),
         ref_params=params if run.config.loss.kl_coef else None,
+        sampler_params=params if run.config.rollout.lag else None,
     )
     state = sharding.replicate(state if warm else policy_stage(run, state), run.mesh)
     return replace(state, frozen=frozen)  # never donated, so it needs no buffers of its own
@@ -175,6 +187,7 @@ def policy_stage(run: Run, state: TrainState) -> TrainState:
         cursor=jnp.int32(0),
         skipped=jnp.int32(0),
         ref_params=jax.tree.map(jnp.copy, state.params) if run.config.loss.kl_coef else None,
+        sampler_params=jax.tree.map(jnp.copy, state.params) if run.config.rollout.lag else None,
     )
 
 
@@ -189,7 +202,7 @@ def tokenizer_of(config: Config) -> Tokenizer:
 def make_advantages(
     objective: objectives.Objective, *, num_groups: int, weights: Sequence[float]
 ) -> Callable:
-    """A jitted function (rewards, scored, group_ids, history) -> (advantages, history, metrics).
+    """A jitted function (rewards, scored, group_ids, history, batch_mean) -> (advantages, history, metrics).
 
     `weights` are those of the reward functions. All right is a group where each function that is wanted gave 1 and
     each that is not gave 0, unless HA-DW's `reward_range` says what the best summed reward is.
@@ -199,7 +212,7 @@ def make_advantages(
         low, high = objective.history.reward_range
     rounding = 1e-6 * max(abs(low), abs(high))  # of a sum of weights
 
-    def judge(rewards, scored, group_ids, history):
+    def judge(rewards, scored, group_ids, history, batch_mean=None):
         advantages, history, metrics = objectives.advantages(
             objective,
             rewards=rewards,
@@ -207,6 +220,7 @@ def make_advantages(
             group_ids=group_ids,
             num_groups=num_groups,
             history=history,
+            batch_mean=batch_mean,
         )
         groups = group_rows(group_ids, num_groups, None).only(scored)
         judged = diagnostics.reward_metrics(rewards, groups, reward_range=(low + rounding, high - rounding))

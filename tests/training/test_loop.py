@@ -97,15 +97,15 @@ def test_the_same_prompts_are_met_with_other_noise_at_every_step(tmp_path, monke
     )
     run = setup.prepare(config)
     monkeypatch.setattr(collect, "next_examples", lambda run, state, count: list(run.train[:count]))
-    rollouts, real = [], collect.sample
+    rollouts, real = [], collect.judge
 
-    def recorded(run, state, examples, sampling, *, key):
-        rollouts.append(real(run, state, examples, sampling, key=key))
-        return rollouts[-1]
+    def recorded(run, examples, pending, journal):
+        rollouts.append(pending.result())
+        return real(run, examples, pending, journal)
 
-    monkeypatch.setattr(collect, "sample", recorded)
+    monkeypatch.setattr(collect, "judge", recorded)
     loop.train(run)
-    first, second = [r for r in rollouts if r.completion_ids.shape[0] == 16 and len(set(r.group_ids)) == 4]
+    first, second = rollouts
     np.testing.assert_array_equal(first.prompt_ids, second.prompt_ids)
     assert (first.completion_ids != second.completion_ids).any(axis=1).sum() > 12
 

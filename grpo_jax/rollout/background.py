@@ -1,0 +1,86 @@
+"""Sampling in a thread of its own, so that finished groups can be judged, or a step taken, meanwhile.
+
+The engine gets the thread and the caller keeps the main one: rewards may rely on signals, which no other thread
+receives. Calls run one after another, in the order they were made.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+from jaxtyping import Array, Key
+
+from grpo_jax.rollout.engine import Engine
+from grpo_jax.rollout.settings import Sampling
+from grpo_jax.types import Rollout
+
+
+class Cancelled(RuntimeError):
+    """The call was no longer wanted."""
+
+
+class Pending:
+    """A call that is under way."""
+
+    def __init__(self) -> None:
+        self._future: Future[Rollout] = Future()
+        self._finished: SimpleQueue[tuple[int, Rollout] | None] = SimpleQueue()
+        self._cancelled = False
+
+    def groups(self) -> Iterator[tuple[int, Rollout]]:
+        """(place in the call, its rows) of every group, as they finish. Raises what the call raised."""
+        while (group := self._finished.get()) is not None:
+            yield group
+        self._future.result()
+
+    def result(self) -> Rollout:
+        """The whole rollout, once it is there; raises what the call raised."""
+        return self._future.result()
+
+    def cancel(self) -> None:
+        """Lets the call end at the next group that finishes. `result` then raises `Cancelled`."""
+        self._cancelled = True
+
+    def _put(self, group: int, rollout: Rollout) -> None:
+        if self._cancelled:
+            raise Cancelled("this rollout was cancelled")
+        self._finished.put((group, rollout))
+
+
+class Background:
+    """An engine behind one thread."""
+
+    def __init__(self, engine: Engine):
+        self.engine = engine
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sampler")
+        self._latest: Pending | None = None
+
+    def start(
+        self,
+        params: Any,
+        prompt_ids: Sequence[Sequence[int]],
+        *,
+        sampling: Sampling,
+        key: Key[Array, ""],
+        **options: Any,
+    ) -> Pending:
+        """Begins `load(params)` and `generate(prompt_ids, …)`. The parameters must not be donated before it ends."""
+        pending = Pending()
+
+        def call() -> Rollout:
+            self.engine.load(params)
+            return self.engine.generate(
+                prompt_ids, sampling=sampling, key=key, on_group=pending._put, **options
+            )
+
+        pending._future = self._thread.submit(call)
+        pending._future.add_done_callback(lambda _: pending._finished.put(None))
+        self._latest = pending
+        return pending
+
+    def close(self) -> None:
+        """Cancels what is under way, and waits for it to end. The engine stays with whoever made it."""
+        if self._latest is not None:
+            self._latest.cancel()
+        self._thread.shutdown(wait=True, cancel_futures=True)

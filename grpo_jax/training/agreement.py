@@ -1,0 +1,52 @@
+"""Whether sampler and trainer agree on the policy, and what to look at when they do not.
+
+Every ratio of the update assumes that the sampler drew from the policy the trainer computes. Their mean gap per
+token, `sampler/log_prob_gap`, is rounding: about 1e-6 in float32 and up to 1e-2 in bfloat16.
+"""
+
+from grpo_jax.config import Config, PretrainedModel
+
+QUIET_STEPS = 50
+"""Steps between two warnings of the same run."""
+
+
+class Agreement:
+    """Watches the gap over a run."""
+
+    def __init__(self, config: Config):
+        self._config, self._warned = config, -QUIET_STEPS
+
+    def warning(self, step: int, gap: float) -> str | None:
+        """What to tell the reader after this step, if anything."""
+        limit = self._config.rollout.gap_warning
+        # A gap that is no number is as bad as a gap can be.
+        if not limit or gap <= limit or step < self._warned + QUIET_STEPS:
+            return None
+        self._warned = step
+        causes = "".join(f"\n  - {cause}" for cause in likely_causes(self._config))
+        return (
+            f"step {step}: sampler and trainer disagree by {gap:.2g} per token (sampler/log_prob_gap;"
+            f" rollout.gap_warning is {limit:g}). Likely causes, the likeliest first:{causes}"
+        )
+
+
+def likely_causes(config: Config) -> list[str]:
+    """What in this config can make sampler and trainer disagree, and what can in any."""
+    causes = []
+    if config.model.dtype != "float32":
+        causes.append(
+            f"model.dtype is {config.model.dtype}: the two round differently; float32 tells how much of it"
+        )
+    if config.model.param_dtype != "float32":
+        causes.append(f"model.param_dtype is {config.model.param_dtype}: updates are rounded to it")
+    if config.rollout.top_k or config.rollout.top_p < 1:
+        causes.append("top_k or top_p cut the distribution: rollouts then hold only its likeliest tokens")
+    if isinstance(config.model, PretrainedModel) and config.model.lora_rank:
+        causes.append("an engine of your own that samples without the adapters")
+    causes.append("the parameters changed between sampling and the old policy's log-probabilities")
+    causes.append(
+        "an engine of your own, or a replayed rollout, at another temperature or of other parameters"
+    )
+    if config.loss.sampler_correction is None:
+        causes.append("if it has to stay: loss.sampler_correction corrects for it")
+    return causes

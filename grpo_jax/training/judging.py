@@ -1,0 +1,77 @@
+"""One round of sampling, judged: groups are judged as they finish, while others are still being decoded.
+
+Groups are judged in waves of neighbours, each as soon as all of its groups are there. What a reward function is
+called with thus depends on the config alone, never on the clock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from grpo_jax.rewards import scoring
+from grpo_jax.rollout.background import Pending
+from grpo_jax.training.journal import Journal
+from grpo_jax.training.setup import Example, Run
+from grpo_jax.types import Problem, Rollout, joined
+
+WAVES = 8
+
+
+@dataclass(frozen=True)
+class Judged:
+    """N completions with their problems, texts and scores."""
+
+    problems: Sequence[Problem]
+    rollout: Rollout
+    texts: Sequence[str]
+    scores: scoring.Scores
+
+
+def judge(run: Run, examples: Sequence[Example], pending: Pending, journal: Journal) -> Judged:
+    """Judges the groups of a call, one per example; waits for the call to end.
+
+    Raises:
+        InputError: a reward failed and reward.on_failure is "error".
+    """
+    size = -(-len(examples) // WAVES)
+    waves = [range(first, min(first + size, len(examples))) for first in range(0, len(examples), size)]
+    finished: dict[int, Rollout] = {}
+    judged: list[Judged] = []
+    with journal.timer("rollout"):
+        for place, rows in pending.groups():
+            finished[place] = rows
+            while len(judged) < len(waves) and finished.keys() >= set(waves[len(judged)]):
+                with journal.timer("reward"):
+                    judged.append(_judge_wave(run, examples, [finished[i] for i in waves[len(judged)]]))
+    return replace(join(judged), rollout=pending.result())
+
+
+def _judge_wave(run: Run, examples: Sequence[Example], groups: Sequence[Rollout]) -> Judged:
+    rollout = joined(groups)
+    problems = [examples[place].problem for place in rollout.group_ids]
+    texts = decode(run, rollout)
+    scores = scoring.score(
+        problems=problems,
+        completions=texts,
+        rewards=run.rewards,
+        lengths=rollout.completion_lengths.tolist(),
+        on_failure=run.config.reward.on_failure,
+    )
+    return Judged(problems, rollout, texts, scores)
+
+
+def join(parts: Sequence[Judged]) -> Judged:
+    """The rows of all parts, in order; group ids as they are."""
+    return Judged(
+        problems=[problem for part in parts for problem in part.problems],
+        rollout=joined([part.rollout for part in parts]),
+        texts=[text for part in parts for text in part.texts],
+        scores=scoring.join([part.scores for part in parts]),
+    )
+
+
+def decode(run: Run, rollout: Rollout) -> list[str]:
+    """The text of every completion."""
+    return [
+        run.tokenizer.decode(ids[:length].tolist())
+        for ids, length in zip(rollout.completion_ids, rollout.completion_lengths, strict=True)
+    ]

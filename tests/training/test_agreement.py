@@ -1,0 +1,38 @@
+"""Sampler and trainer disagreeing is said once in a while, with the causes this config can have."""
+
+from dataclasses import replace
+
+from grpo_jax.config import Config, PretrainedModel, RolloutConfig, SamplerCorrectionConfig
+from grpo_jax.training.agreement import QUIET_STEPS, Agreement, likely_causes
+
+
+def config(**rollout):
+    return Config(rollout=RolloutConfig(**rollout))
+
+
+def test_the_warning_names_the_gap_the_limit_and_the_step_and_is_not_repeated_at_once():
+    agreement = Agreement(config())
+    assert agreement.warning(1, 1e-6) is None
+    text = agreement.warning(2, 0.3)
+    assert "step 2" in text and "0.3 per token" in text and "rollout.gap_warning is 0.02" in text
+    steps = [step for step in range(3, 3 * QUIET_STEPS) if agreement.warning(step, 0.3)]
+    assert steps == [2 + QUIET_STEPS, 2 + 2 * QUIET_STEPS]
+
+
+def test_a_gap_that_is_no_number_warns():
+    assert Agreement(config()).warning(1, float("nan"))
+
+
+def test_zero_never_warns():
+    assert Agreement(config(gap_warning=0.0)).warning(1, 9.0) is None
+
+
+def test_causes_are_those_of_the_config():
+    assert not any("top_k" in c or "dtype" in c or "adapters" in c for c in likely_causes(config()))
+    assert any("top_k" in c for c in likely_causes(config(top_p=0.9, allow_truncated_sampling=True)))
+    model = PretrainedModel(path="somewhere", dtype="bfloat16", lora_rank=4)
+    causes = likely_causes(Config(model=model))
+    assert "model.dtype is bfloat16" in causes[0] and any("adapters" in c for c in causes)
+    corrected = replace(Config(), loss=replace(Config().loss, sampler_correction=SamplerCorrectionConfig()))
+    assert any("sampler_correction" in c for c in likely_causes(Config()))
+    assert not any("sampler_correction" in c for c in likely_causes(corrected))

@@ -1,0 +1,153 @@
+"""Dynamic sampling in a run: what trains, what HA-DW hears of, where the cursor goes; and judging in waves."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from grpo_jax.config import (
+    EvaluationConfig,
+    HistoryConfig,
+    LossConfig,
+    RewardConfig,
+    RewardFunction,
+    TrainConfig,
+    UpdateConfig,
+    WarmStartConfig,
+)
+from grpo_jax.training import collect, judging, loop, setup
+from grpo_jax.training.journal import Journal
+from tests.tiny import tiny, vowels
+from tests.training.test_loop import assert_equal, measured
+
+
+def odd_only(problem, completion):
+    """Mixed rewards for sums of an odd first number; the others are always wrong."""
+    return vowels(problem, completion) if problem.prompt_text[0] in "13579" else 0.0
+
+
+def never(problem, completion):
+    return 0.0
+
+
+def config(folder, reward="odd_only", **rollout):
+    base = tiny(
+        folder,
+        reward=RewardConfig((RewardFunction(f"tests.training.test_collect:{reward}"),)),
+        loss=LossConfig(history=HistoryConfig()),
+        warm_start=WarmStartConfig(steps=0),
+        evaluation=EvaluationConfig(every=0, problems=2, samples=1),
+        train=TrainConfig(steps=2),
+        update=UpdateConfig(),
+    )
+    return replace(base, rollout=replace(base.rollout, dynamic_sampling=True, **rollout))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    run = setup.prepare(config(tmp_path_factory.mktemp("dynamic") / "run"))
+    yield run
+    run.checkpoints.close()
+    run.sampler.close()
+
+
+@pytest.fixture
+def journal(tmp_path):
+    with Journal(tmp_path, resumed=None) as journal:
+        yield journal
+
+
+@pytest.fixture
+def judged(monkeypatch):
+    """Every round as it was judged."""
+    rounds, real = [], collect.judge
+    monkeypatch.setattr(collect, "judge", lambda *a: rounds.append(real(*a)) or rounds[-1])
+    return rounds
+
+
+def test_prompts_are_drawn_until_enough_groups_are_mixed(run, journal, judged):
+    state, collected = collect.collect(run, setup.initial_state(run), journal, step=1)
+    rounds = len(judged)
+    assert 1 < rounds < 10 and int(state.cursor) == 4 * rounds
+    rewards = np.concatenate([part.scores.total for part in judged]).reshape(-1, 4)
+    mixed = rewards.max(1) > rewards.min(1)
+    assert mixed.sum() >= 4 > mixed[:-4].sum()
+    kept = rewards[np.flatnonzero(mixed)[:4]]
+    expected = (kept - kept.mean(1, keepdims=True)) / (kept.std(1, keepdims=True) + 1e-6)
+    phi = collected.batch.advantages.reshape(4, 4) / expected  # HA-DW's factor is positive
+    assert (phi > 0).all()
+    assert collected.metrics["rollout/rounds"] == rounds
+    assert collected.metrics["rollout/sampled_groups"] == 4 * rounds
+    assert collected.metrics["rollout/kept_groups"] == 4
+    assert collected.metrics["rollout/dropped_groups"] == 4 * rounds - 4
+    assert collected.metrics["groups/mixed_fraction"] == pytest.approx(mixed.mean())
+    assert collected.metrics["reward/mean"] == pytest.approx(rewards.mean())
+    prompts = [part.problems[i * 4].prompt_text for part in judged for i in range(4)]
+    trained = {
+        run.tokenizer.decode(ids[:n])
+        for ids, n in zip(collected.batch.prompt_ids, collected.batch.prompt_lengths, strict=True)
+    }
+    assert trained == {prompts[i] for i in np.flatnonzero(mixed)[:4]}
+
+
+def test_groups_that_do_not_train_still_reach_ha_dws_batch_mean(run, journal, judged):
+    state, _ = collect.collect(run, setup.initial_state(run), journal, step=1)
+    everything = np.concatenate([part.scores.total for part in judged])
+    assert float(state.history.batch_means[-1]) == pytest.approx(everything.mean(), abs=1e-6)
+    assert int(state.history.num_batches) == 1
+
+
+def test_every_round_has_noise_of_its_own(run, journal, judged, monkeypatch):
+    monkeypatch.setattr(collect, "next_examples", lambda run, state, count: list(run.train[:count]))
+    monkeypatch.setattr(collect, "mixed_of", lambda judged: np.zeros(len(judged.texts) // 4, bool))
+    limited = replace(run, config=config(run.folder, max_rounds=2))
+    collect.collect(limited, setup.initial_state(run), journal, step=1)
+    first, second = judged
+    np.testing.assert_array_equal(first.rollout.prompt_ids, second.rollout.prompt_ids)
+    assert (first.rollout.completion_ids != second.rollout.completion_ids).any(axis=1).sum() > 12
+
+
+def test_the_rounds_are_capped_and_a_batch_without_a_mixed_group_trains_nothing(tmp_path):
+    run = setup.prepare(config(tmp_path / "run", reward="never", max_rounds=2))
+    before = jax.device_get(setup.initial_state(run).params)
+    run = replace(run, config=replace(run.config, train=replace(run.config.train, steps=1)))
+    state = loop.train(run)
+    assert int(state.cursor) == 8
+    assert_equal(before, jax.device_get(state.params))
+    row = measured(run.folder)[-1]
+    assert (row["rollout/rounds"], row["rollout/kept_groups"], row["update/trained_tokens"]) == (2, 0, 0)
+    assert float(state.history.batch_means[-1]) == 0 and int(state.history.num_batches) == 1
+
+
+def test_a_resumed_run_draws_on_where_the_rounds_left_the_cursor(tmp_path):
+    whole = loop.train(setup.prepare(config(tmp_path / "whole")))
+    assert int(whole.cursor) > 2 * 4
+    part = config(tmp_path / "part")
+    loop.train(setup.prepare(replace(part, train=replace(part.train, steps=1))))
+    resumed = loop.train(setup.prepare(replace(part, run=replace(part.run, resume=True))))
+    assert_equal(resumed, whole)
+
+
+def test_what_is_judged_together_does_not_depend_on_the_clock(run, journal, monkeypatch):
+    """Groups that finish in any order are judged in the same waves."""
+    examples = list(run.train[:20])
+    whole = collect.begin(run, setup.initial_state(run), step=1).pending.result()
+    calls, real = [], judging.scoring.score
+
+    def recorded(**arguments):
+        calls.append(len(arguments["completions"]))
+        return real(**arguments)
+
+    monkeypatch.setattr(judging.scoring, "score", recorded)
+    everything = []
+    for order in (range(4), [2, 3, 0, 1], [3, 2, 1, 0]):
+        finished = [(i, jax.tree.map(lambda x, i=i: x[4 * i : 4 * i + 4], whole)) for i in order]
+        pending = SimpleNamespace(groups=finished.__iter__, result=lambda: whole)
+        everything.append(judging.judge(run, examples[:4], pending, journal))
+    assert calls == [4] * 12
+    for other in everything[1:]:
+        assert other.texts == everything[0].texts and other.problems == everything[0].problems
+        np.testing.assert_array_equal(other.scores.rewards, everything[0].scores.rewards)
+    assert everything[0].rollout is whole
