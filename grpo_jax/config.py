@@ -380,8 +380,14 @@ class UpdateConfig:
     """Prompts per optimizer step; 0 takes the whole rollout."""
     micro_batch: int = 0
     """Sequences per forward and backward pass, over all devices; 0 takes the whole mini-batch."""
-    head_chunk: int = 1024
-    """Tokens per device whose logits exist at one time."""
+    layout: Literal["auto", "plain", "group"] = "auto"
+    """What a row of the decoder holds: a sequence (plain), or a prompt and all its completions (group), which computes a
+    prompt once. auto takes group where every micro-batch on every device is whole groups."""
+    head_chunk: int = 0
+    """Tokens per device whose logits exist at one time; 0 takes as many as head_memory_mib has room for. Where that is a
+    whole micro-batch the backward pass computes no logits again."""
+    head_memory_mib: int = 512
+    """MiB per device for logits and their gradients."""
     max_skipped: int = 10
     """Optimizer steps in a row that may be skipped for non-finite gradients before the run stops."""
 

@@ -114,7 +114,7 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "rollout.max_prompt_length": rollout.max_prompt_length,
         "rollout.max_completion_length": rollout.max_completion_length,
         "update.epochs": update.epochs,
-        "update.head_chunk": update.head_chunk,
+        "update.head_memory_mib": update.head_memory_mib,
         "warm_start.batch_size": config.warm_start.batch_size,
         "evaluation.samples": config.evaluation.samples,
         "checkpoint.keep": config.checkpoint.keep,
@@ -139,6 +139,7 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "rollout.gap_warning": rollout.gap_warning,
         "update.mini_batch": update.mini_batch,
         "update.micro_batch": update.micro_batch,
+        "update.head_chunk": update.head_chunk,
         "optimizer.warmup_steps": config.optimizer.warmup_steps,
         "warm_start.optimizer.warmup_steps": config.warm_start.optimizer.warmup_steps,
         "loss.kl_coef": config.loss.kl_coef,
@@ -225,6 +226,14 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         _require(
             sequences % data == 0, "mesh.data", data, f"a divisor of the mini-batch's {sequences} sequences"
         )
+    rows = (update.micro_batch or sequences) // data
+    _require(
+        update.layout != "group" or rows % rollout.group_size == 0,
+        "update.layout",
+        update.layout,
+        f"plain or auto: a micro-batch has {rows} sequences per device, not whole groups of "
+        f"rollout.group_size = {rollout.group_size}",
+    )
     names = [reward.name for reward in config.reward.functions]
     _require(bool(names), "reward.functions", names, "at least one reward")
     success = config.evaluation.success

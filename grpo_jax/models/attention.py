@@ -82,8 +82,7 @@ def dense(mask: Bool[Array, "... S S"], positions: Int[Array, "... S"]) -> Atten
 
 def packed(segment_ids: Int[Array, "... S"], positions: Int[Array, "... S"]) -> Attend:
     """Several sequences joined in a row: attention is causal within a segment. Padding is segment −1."""
-    column = jnp.arange(segment_ids.shape[-1])
-    causal = column[:, None] >= column[None, :]
+    causal = _causal(segment_ids.shape[-1])
     same = segment_ids[..., :, None] == segment_ids[..., None, :]
     causal = causal.reshape((1,) * (same.ndim - 2) + causal.shape)
     return dense(same & causal, positions)
@@ -96,6 +95,55 @@ def plain(prompt_lengths: Int[Array, "N"], completion_lengths: Int[Array, "N"], 
     start = prompt_lengths[:, None]
     real = jnp.where(is_prompt, column < start, column - P < completion_lengths[:, None])
     return packed(jnp.where(real, 0, -1), plain_positions(prompt_lengths, P, T))
+
+
+def group(prompt_lengths: Int[Array, "B"], P: int, G: int) -> Attend:
+    """Rows of [prompt right-padded to P | G completions of it, each right-padded to T], columns P + G·T.
+
+    A completion sees its prompt and itself. It meets the prompt's keys where they are, in one softmax with its own,
+    so there is no score between one completion and another.
+    """
+    column = jnp.arange(P)
+    in_prompt = column[None, :] < prompt_lengths[:, None]
+
+    def attend(query, key, value, layer, window, cache):
+        del layer
+        (p_query, query), (p_key, key), (p_value, value) = (
+            (x[:, :P], x[:, P:].reshape(x.shape[0], G, -1, *x.shape[2:])) for x in (query, key, value)
+        )
+        T = query.shape[2]
+        # Padding is on the right, so a real token's own past holds none.
+        within_prompt, within_own = _causal(P)[None], _causal(T)[None, None]
+        to_prompt = in_prompt[:, None, None, :]
+        if window is not None:
+            position = (prompt_lengths[:, None] + jnp.arange(T)[None, :])[:, None, :, None]
+            to_prompt &= (window == 0) | (position - column[None, None, None, :] < window)
+            within_prompt, within_own = _near(within_prompt, window), _near(within_own, window)
+        prompt = attention(p_query, [(p_key, p_value, within_prompt)])
+        parts = [(p_key[:, None], p_value[:, None], to_prompt), (key, value, within_own)]
+        own = attention(query, parts)
+        return jnp.concatenate([prompt, own.reshape(own.shape[0], -1, *own.shape[3:])], axis=1), cache
+
+    return attend
+
+
+def group_positions(prompt_lengths: Int[Array, "B"], P: int, G: int, T: int) -> Int[Array, "B L"]:
+    """Positions of the group layout: every completion follows the prompt without a gap."""
+    shape = (prompt_lengths.shape[0], G, T)
+    own = jnp.broadcast_to(prompt_lengths[:, None, None] + jnp.arange(T)[None, None, :], shape)
+    prompt = jnp.broadcast_to(jnp.arange(P)[None, :], (shape[0], P))
+    return jnp.concatenate([prompt, own.reshape(shape[0], -1)], axis=1)
+
+
+def _causal(size: int) -> Bool[Array, "S S"]:
+    return jnp.arange(size)[:, None] >= jnp.arange(size)[None, :]
+
+
+def _near(causal: Bool[Array, "... S S"], window: Int[Array, ""]) -> Bool[Array, "... S S"]:
+    """Of a causal mask, what lies within the window (0 = all)."""
+    size = causal.shape[-1]
+    distance = (jnp.arange(size)[:, None] - jnp.arange(size)[None, :]).reshape(causal.shape)
+    return causal & ((window == 0) | (distance < window))
 
 
 def plain_positions(prompt_lengths: Int[Array, "N"], P: int, T: int) -> Int[Array, "N L"]:

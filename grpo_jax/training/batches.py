@@ -54,6 +54,25 @@ def supervised_batch(
     )
 
 
+def by_group(batch: Batch, group_ids: np.ndarray, *, group_size: int) -> tuple[Batch, np.ndarray]:
+    """The batch and its groups as sampled, ordered so that the rows of a group are neighbours.
+
+    Raises:
+        ValueError: a group does not have `group_size` rows, or its rows have several prompts.
+    """
+    order = np.argsort(group_ids, kind="stable")
+    batch, group_ids = rows(batch, order), group_ids[order]
+    _, sizes = np.unique(group_ids, return_counts=True)
+    if (sizes != group_size).any():
+        raise ValueError(
+            f"group_ids: groups have {np.unique(sizes).tolist()} rows, expected {group_size} in each"
+        )
+    first = np.repeat(batch.prompt_ids[::group_size], group_size, axis=0)
+    if (first != batch.prompt_ids).any():
+        raise ValueError("prompt_ids: rows of one group differ, expected one prompt per group")
+    return batch, group_ids
+
+
 def mini_batches(batch: Batch, *, rollout_groups: np.ndarray, num_groups: int) -> list[Batch]:
     """The batch cut into mini-batches of `num_groups` whole groups, ids renumbered from 0.
 

@@ -1,7 +1,8 @@
 """Where the model meets the mathematics: log-probabilities and entropies of sampled completions.
 
-The [N, T, V] logits never exist: the head runs over chunks of tokens, and each chunk's logits are recomputed in the
-backward pass.
+The [N, T, V] logits never exist beyond `head_chunk` tokens: the head runs over chunks of the completions' columns, and
+each chunk's logits are computed again in the backward pass. Where all tokens fit into one chunk nothing is computed
+twice.
 """
 
 from collections.abc import Callable
@@ -12,13 +13,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from grpo_jax.models import attention
+from grpo_jax.training import layouts
 from grpo_jax.types import Batch
 
 LogProbs = Callable[[Any, Batch], tuple[Float[Array, "N T"], Float[Array, "N T"]]]
 
 
-def make_log_probs(graphdef: nnx.GraphDef, *, temperature: float, head_chunk: int) -> LogProbs:
+def make_log_probs(
+    graphdef: nnx.GraphDef, *, temperature: float, head_chunk: int, layout: layouts.Layout = layouts.plain
+) -> LogProbs:
     """A function (params, batch) -> (log_probs [N, T], entropy [N, T]) of the policy at `temperature`.
 
     `head_chunk` is the number of tokens per device whose logits exist at one time. Values beyond a completion's length
@@ -27,25 +30,14 @@ def make_log_probs(graphdef: nnx.GraphDef, *, temperature: float, head_chunk: in
 
     def log_probs(params: Any, batch: Batch):
         decoder = nnx.merge(graphdef, params)
-        prompt_size, size = batch.prompt_ids.shape[1], batch.completion_ids.shape[1]
-        ids = jnp.concatenate([batch.prompt_ids, batch.completion_ids], axis=1)
-        positions = attention.plain_positions(batch.prompt_lengths, prompt_size, size)
-        attend = attention.plain(batch.prompt_lengths, batch.completion_lengths, prompt_size, size)
-        hidden, _ = decoder(ids, positions, attend)
-        hidden = predicting(hidden, batch.prompt_lengths, prompt_size)
+        rows = layout(batch)
+        hidden, _ = decoder(rows.ids, rows.positions, rows.attend)
+        hidden = rows.predicting(hidden)
         return chunked_log_probs(
             decoder.logits, hidden, batch.completion_ids, temperature=temperature, chunk=head_chunk
         )
 
     return log_probs
-
-
-def predicting(
-    hidden: Float[Array, "N L D"], prompt_lengths: Int[Array, "N"], prompt_size: int
-) -> Float[Array, "N T D"]:
-    """The hidden states that predict each completion token: the last prompt token's, then the completion's but its last."""
-    first = jnp.take_along_axis(hidden, (prompt_lengths - 1)[:, None, None], axis=1)
-    return jnp.concatenate([first, hidden[:, prompt_size:-1]], axis=1)
 
 
 def chunked_log_probs(
@@ -56,24 +48,69 @@ def chunked_log_probs(
     temperature: float,
     chunk: int,
 ) -> tuple[Float[Array, "N T"], Float[Array, "N T"]]:
-    """log π(target) and the entropy of π at `temperature`, `chunk` tokens at a time."""
-    shape = targets.shape
-    tokens = targets.size
-    chunk = min(chunk, tokens)
-    padding = -tokens % chunk
-    flat_hidden = jnp.pad(hidden.reshape(tokens, -1), ((0, padding), (0, 0))).reshape(
-        -1, chunk, hidden.shape[-1]
-    )
-    flat_targets = jnp.pad(targets.reshape(tokens), (0, padding)).reshape(-1, chunk)
+    """log π(target) and the entropy of π at `temperature`, some columns of about `chunk` tokens at a time.
 
-    @jax.checkpoint
-    def one_chunk(inputs):
-        h, target = inputs
-        scaled = logits(h).astype(jnp.float32) / temperature
-        log_z = jax.nn.logsumexp(scaled, axis=-1)
-        log_prob = jnp.take_along_axis(scaled, target[:, None], axis=-1)[:, 0] - log_z
-        entropy = log_z - jnp.sum(jax.nn.softmax(scaled) * scaled, axis=-1)
-        return log_prob, entropy
+    Chunks are of columns, never of rows, so that rows may be sharded.
+    """
 
-    log_prob, entropy = jax.lax.map(one_chunk, (flat_hidden, flat_targets))
-    return log_prob.reshape(-1)[:tokens].reshape(shape), entropy.reshape(-1)[:tokens].reshape(shape)
+    def of_columns(hidden, targets):
+        return log_prob_and_entropy(logits(hidden).astype(jnp.float32) / temperature, targets)
+
+    N, T = targets.shape
+    if chunk >= N * T:
+        return of_columns(hidden, targets)
+    columns = max(chunk // N, 1)
+    chunks = -(-T // columns)
+    columns = -(-T // chunks)  # even chunks, to pad as little as may be
+    padding = chunks * columns - T
+
+    def cut(x):
+        x = jnp.pad(x, ((0, 0), (0, padding)) + ((0, 0),) * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(N, chunks, columns, *x.shape[2:]), 1, 0)
+
+    def joined(x):
+        return jnp.moveaxis(x, 0, 1).reshape(N, -1)[:, :T]
+
+    one_chunk = jax.checkpoint(lambda pair: of_columns(*pair), prevent_cse=False)
+    return jax.tree.map(joined, jax.lax.map(one_chunk, (cut(hidden), cut(targets))))
+
+
+def head_chunk_within(memory_mib: int, *, vocab_size: int) -> int:
+    """Tokens whose float32 logits, and the gradients of these, fit into `memory_mib`."""
+    return max((memory_mib << 20) // (2 * 4 * vocab_size), 1)
+
+
+@jax.custom_vjp
+def log_prob_and_entropy(
+    logits: Float[Array, "... V"], targets: Int[Array, "..."]
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """log softmax(logits)[target], and −Σ p log p, with one exponential per logit and one more for the gradient.
+
+    The gradient is written out because autodiff keeps several arrays of the size of the logits, where the logits and two
+    numbers per token are enough.
+    """
+    return _forward(logits, targets)[0]
+
+
+def _forward(logits, targets):
+    top = jax.lax.stop_gradient(logits.max(-1, keepdims=True))
+    shifted = logits - top
+    weight = jnp.exp(shifted)
+    total = weight.sum(-1)
+    log_z = jnp.log(total)
+    entropy = log_z - (weight * shifted).sum(-1) / total
+    chosen = jnp.take_along_axis(shifted, targets[..., None], axis=-1)[..., 0]
+    return (chosen - log_z, entropy), (logits, targets, top[..., 0] + log_z, entropy)
+
+
+def _backward(residuals, cotangents):
+    """∂log π(y)/∂s_v = [v = y] − p_v and ∂H/∂s_v = −p_v (log p_v + H)."""
+    logits, targets, log_z, entropy = residuals
+    of_log_prob, of_entropy = (cotangent[..., None] for cotangent in cotangents)
+    log_p = logits - log_z[..., None]
+    is_target = jnp.arange(logits.shape[-1]).reshape((1,) * targets.ndim + (-1,)) == targets[..., None]
+    pull = of_log_prob + of_entropy * (log_p + entropy[..., None])
+    return jnp.where(is_target, of_log_prob, 0.0) - jnp.exp(log_p) * pull, None
+
+
+log_prob_and_entropy.defvjp(_forward, _backward)

@@ -22,6 +22,7 @@ def optimize(
     """The optimizer steps of one rollout. The old policy is the one that sampled, whatever the number of steps."""
     options = run.config.update
     groups = options.mini_batch or run.config.rollout.batch_size
+    batch, group_ids = batches.by_group(batch, rollout.group_ids, group_size=run.config.rollout.group_size)
     sampled_with, state = state.sampler_params, replace(state, sampler_params=None)
     if sampled_with is not None or run.updates_per_rollout > 1:
         old_params = state.params if sampled_with is None else sampled_with
@@ -33,7 +34,7 @@ def optimize(
         )
     collected = []
     for _ in range(options.epochs):
-        for part in batches.mini_batches(batch, rollout_groups=rollout.group_ids, num_groups=groups):
+        for part in batches.mini_batches(batch, rollout_groups=group_ids, num_groups=groups):
             state, metrics = run.update(state, sharding.split_rows(part, run.mesh))
             collected.append(metrics)
     return state, mean_of_steps([jax.device_get(metrics) for metrics in collected])

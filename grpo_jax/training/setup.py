@@ -21,9 +21,9 @@ from grpo_jax.rewards import scoring
 from grpo_jax.rollout.background import Background, Pending
 from grpo_jax.rollout.engine import NativeEngine
 from grpo_jax.tasks.splitting import Mixture, shorten
-from grpo_jax.training import sharding
+from grpo_jax.training import layouts, sharding
 from grpo_jax.training.checkpoint import Checkpoints
-from grpo_jax.training.log_probs import make_log_probs
+from grpo_jax.training.log_probs import head_chunk_within, make_log_probs
 from grpo_jax.training.objective import objective_of
 from grpo_jax.training.optimizer import make_optimizer
 from grpo_jax.training.policy import Policy, architecture_of, make_policy, sized_for
@@ -111,8 +111,17 @@ def prepare(config: Config) -> Run:
 
     rollout, update = config.rollout, config.update
     groups = update.mini_batch or rollout.batch_size
-    log_probs = make_log_probs(policy.graphdef, temperature=rollout.temperature, head_chunk=update.head_chunk)
-    micro_batches = groups * rollout.group_size // (update.micro_batch or groups * rollout.group_size)
+    sequences = groups * rollout.group_size
+    micro_batches = sequences // (update.micro_batch or sequences)
+    head_chunk = update.head_chunk or head_chunk_within(
+        update.head_memory_mib, vocab_size=policy.config.vocab_size
+    )
+    layout = layouts.choose(
+        update.layout, rows=sequences // micro_batches // mesh.size, group_size=rollout.group_size
+    )
+    log_probs = make_log_probs(
+        policy.graphdef, temperature=rollout.temperature, head_chunk=head_chunk, layout=layout
+    )
     steps = config.train.steps * update.epochs * (rollout.batch_size // groups)
     optimizer = build_optimizer(config.optimizer, steps)
     warm_optimizer = build_optimizer(config.warm_start.optimizer, config.warm_start.steps)
@@ -147,7 +156,7 @@ def prepare(config: Config) -> Run:
         ),
         warm_optimizer=warm_optimizer,
         warm_update=make_supervised_update(
-            log_probs=make_log_probs(policy.graphdef, temperature=1.0, head_chunk=update.head_chunk),
+            log_probs=make_log_probs(policy.graphdef, temperature=1.0, head_chunk=head_chunk),
             optimizer=warm_optimizer,
             mesh=mesh,
             micro_batches=1,

@@ -1,0 +1,171 @@
+"""Every layout is the plain one, in less work: gradients and metrics agree whatever is cut and wherever rows stand."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from grpo_jax.losses import aggregation, dfpo, ratios, surrogates
+from grpo_jax.losses import objective as objectives
+from grpo_jax.models.config import ModelConfig
+from grpo_jax.models.decoder import Decoder
+from grpo_jax.training import batches, layouts, sharding
+from grpo_jax.training.log_probs import make_log_probs
+from grpo_jax.training.update import make_update
+from grpo_jax.types import Batch, TrainState, rows
+
+MODEL = ModelConfig(
+    vocab_size=29,
+    num_layers=2,
+    width=16,
+    mlp_width=32,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    layer_windows=(0, 7),
+)
+B, G, P, T = 8, 4, 5, 8
+N = B * G
+SGD = optax.sgd(1.0)
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return nnx.split(Decoder(MODEL, rngs=nnx.Rngs(0)))
+
+
+@pytest.fixture(scope="module")
+def batch(policy) -> Batch:
+    """Ragged groups off-policy, with an empty completion and an unscored one, and tokens that matter nowhere."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, T + 1, N).astype(np.int32)
+    lengths[3] = 0
+    group_ids = np.repeat(np.arange(B), G).astype(np.int32)
+    group_ids[6] = -1
+    loss_mask = (np.arange(T) < lengths[:, None]) & (group_ids >= 0)[:, None]
+    table = np.zeros((N, T), np.float32)
+    draft = Batch(
+        prompt_ids=np.repeat(rng.integers(0, 29, (B, P)), G, 0).astype(np.int32),
+        prompt_lengths=np.repeat(rng.integers(1, P + 1, B), G).astype(np.int32),
+        completion_ids=rng.integers(0, 29, (N, T)).astype(np.int32),
+        completion_lengths=lengths,
+        loss_mask=loss_mask,
+        group_ids=group_ids,
+        advantages=rng.normal(size=N).astype(np.float32),
+        sampler_log_probs=table,
+        sampler_full_log_probs=table,
+    )
+    graphdef, params = policy
+    now = np.asarray(jax.jit(log_probs_of(graphdef))(params, draft)[0])
+    old = now + rng.normal(0, 0.3, now.shape).astype(np.float32)
+    return replace(
+        draft, old_log_probs=old, ref_log_probs=old, sampler_log_probs=old, sampler_full_log_probs=old
+    )
+
+
+def log_probs_of(graphdef, layout=layouts.plain, head_chunk=1000):
+    return make_log_probs(graphdef, temperature=0.9, head_chunk=head_chunk, layout=layout)
+
+
+def one_step(policy, batch, *, objective, layout=layouts.plain, devices=1, micro_batches=1, head_chunk=1000):
+    """Gradients (by SGD with rate 1) and metrics of one update."""
+    graphdef, params = policy
+    mesh = sharding.make_mesh(devices)
+    update = make_update(
+        log_probs=log_probs_of(graphdef, layout, head_chunk),
+        objective=objective,
+        optimizer=SGD,
+        mesh=mesh,
+        num_groups=B,
+        micro_batches=micro_batches,
+        vocab_size=MODEL.vocab_size,
+    )
+    zero = jnp.int32(0)
+    state = TrainState(
+        params=params, optimizer=SGD.init(params), key=zero, step=zero, warm=zero, cursor=zero, skipped=zero
+    )
+    after, metrics = update(sharding.replicate(state, mesh), sharding.split_rows(batch, mesh))
+    gradient = jax.tree.map(lambda old, new: np.asarray(old) - np.asarray(new), params, after.params)
+    return gradient, {name: float(value) for name, value in metrics.items()}
+
+
+def assert_same(one, other):
+    for a, b in zip(jax.tree.leaves(one[0]), jax.tree.leaves(other[0]), strict=True):
+        assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(a)
+    assert one[1].keys() == other[1].keys()
+    for name in one[1]:
+        np.testing.assert_allclose(one[1][name], other[1][name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def clipped(rule):
+    return objectives.Objective(
+        aggregation=rule, kl_coef=0.1, entropy_coef=0.01, surrogate=partial(surrogates.clip, clip_low=0.1)
+    )
+
+
+DRIFT_FIX = objectives.Objective(
+    aggregation=aggregation.token,
+    surrogate=surrogates.reinforce,
+    ratio=ratios.sequence,
+    transform=dfpo.DriftFix(),
+)
+OBJECTIVES = {
+    "sequence": clipped(aggregation.sequence),
+    "token": clipped(aggregation.token),
+    "constant": clipped(aggregation.constant(max_length=T)),
+    "balanced": clipped(aggregation.balanced),
+    "dfpo": DRIFT_FIX,
+}
+
+
+@pytest.fixture(scope="module")
+def expected(policy, batch):
+    """One plain step per objective: what all others are held against."""
+    return {name: one_step(policy, batch, objective=objective) for name, objective in OBJECTIVES.items()}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_group_in_a_row_is_the_plain_update(policy, batch, expected, name):
+    assert expected[name][1]["grad/norm"] > 1e-3
+    cut = one_step(policy, batch, objective=OBJECTIVES[name], layout=layouts.group(G), micro_batches=4)
+    assert_same(expected[name], cut)
+
+
+def test_a_group_in_a_row_over_devices(policy, batch, expected):
+    cut = one_step(policy, batch, objective=OBJECTIVES["balanced"], layout=layouts.group(G), devices=8)
+    assert_same(expected["balanced"], cut)
+
+
+def test_layouts_agree_on_log_probs_and_entropy(policy, batch):
+    graphdef, params = policy
+    plain = log_probs_of(graphdef)(params, batch)
+    grouped = log_probs_of(graphdef, layouts.group(G), head_chunk=50)(params, batch)
+    mask = batch.loss_mask
+    for one, other in zip(plain, grouped, strict=True):
+        np.testing.assert_allclose(one[mask], other[mask], atol=2e-6)
+
+
+def test_rows_of_a_group_are_made_neighbours(batch):
+    as_sampled = np.repeat(np.arange(B), G)
+    order = np.random.default_rng(1).permutation(N)
+    together, ids = batches.by_group(rows(batch, order), as_sampled[order], group_size=G)
+    np.testing.assert_array_equal(ids, as_sampled)
+    np.testing.assert_array_equal(together.prompt_ids, batch.prompt_ids)
+
+
+def test_groups_of_another_size_or_of_several_prompts_are_refused(batch):
+    ids = np.repeat(np.arange(B), G)
+    with pytest.raises(ValueError, match=r"group_ids.*\[4, 8\] rows, expected 4"):
+        batches.by_group(batch, np.minimum(ids, 6), group_size=G)
+    with pytest.raises(ValueError, match=r"prompt_ids.*one prompt per group"):
+        batches.by_group(rows(batch, np.roll(np.arange(N), 1)), ids, group_size=G)
+
+
+def test_auto_takes_groups_where_they_are_whole():
+    assert layouts.choose("auto", rows=6, group_size=4) is layouts.plain
+    assert layouts.choose("auto", rows=8, group_size=4) is not layouts.plain
