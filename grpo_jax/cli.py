@@ -17,6 +17,7 @@ USAGE = """usage: grpo-jax COMMAND [ARGUMENTS]
                                                   (--resume continues; --help lists every field)
   report RUN                                      write RUN/report.html from a run's metrics
   export RUN --to DIR [--step N] [--adapter]      write a checkpoint for Transformers, or LoRA's adapters for PEFT
+  eval RUN_OR_MODEL [--tasks gsm8k,aime24 …]      accuracy on problem sets with intervals; --help lists the options
 """
 
 
@@ -117,7 +118,22 @@ def export(arguments: Sequence[str]) -> None:
     )
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"train": train, "report": report, "export": export}
+def evaluate(arguments: Sequence[str]) -> None:
+    """Samples a run or a model on problem sets, judges every completion, and prints the accuracy with intervals."""
+    from grpo_jax.evaluation import command
+
+    parser = Parser(prog="grpo-jax eval", description=evaluate.__doc__)
+    command.add_options(parser)
+    options = parser.parse_args(arguments)
+    print(command.run(options), end="")
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "train": train,
+    "report": report,
+    "export": export,
+    "eval": evaluate,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

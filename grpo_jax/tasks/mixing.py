@@ -71,14 +71,21 @@ def _difficulty(problem: Problem, field: str) -> float:
         raise ValueError(
             f"data.field: {field!r} is not in a problem's metadata, which has {', '.join(problem.metadata)}."
         )
-    value = problem.metadata[field]
+    value = as_number(problem.metadata[field])
+    if value is None:
+        raise ValueError(
+            f"data.field: {field!r} is {problem.metadata[field]!r} in a problem, expected a number."
+        )
+    return value
+
+
+def as_number(value: object) -> float | None:
+    """A difficulty as data sets write it (3, "3/8", "Level 5") as a number; None if it is none."""
     if isinstance(value, str):
         numbers = re.findall(r"-?\d+(?:\.\d+|/[1-9]\d*)?", value)
         value = Fraction(numbers[-1]) if numbers else None
     if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
-        raise ValueError(
-            f"data.field: {field!r} is {problem.metadata[field]!r} in a problem, expected a number."
-        )
+        return None
     return float(value)
 
 

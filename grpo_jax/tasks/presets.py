@@ -13,6 +13,7 @@ import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,10 @@ class Preset:
     """Recommended, in tokens."""
     convert: Callable[[Row], Row | None] | None = None
     """A row with more fields, or None to leave it out."""
+    test_file: str = ""
+    """Name of the file that models are compared on, where that is not `file`."""
+    test_hub: str = ""
+    """Where it is on the hub."""
 
 
 def _solution(row: Row) -> Row:
@@ -117,12 +122,16 @@ PRESETS = {
         answer_pattern=r"####\s*(.+)",
         max_prompt_length=512,
         max_completion_length=1024,
+        test_file="gsm8k_test.jsonl",
+        test_hub="hf://datasets/openai/gsm8k/main/test-*.parquet",
     ),
     "math": Preset(
         "math_train.jsonl",
         "hf://datasets/DigitalLearningGmbH/MATH-lighteval/data/train-*.parquet",
         convert=_solution,
         max_completion_length=4096,
+        test_file="math_test.jsonl",
+        test_hub="hf://datasets/DigitalLearningGmbH/MATH-lighteval/data/test-*.parquet",
     ),
     "math500": Preset(
         "math500.jsonl", "hf://datasets/HuggingFaceH4/MATH-500/test.jsonl", max_completion_length=4096
@@ -182,6 +191,8 @@ PRESETS = {
         reward="code",
         max_completion_length=1024,
         convert=_mbpp,
+        test_file="mbpp_test.jsonl",
+        test_hub="hf://datasets/google-research-datasets/mbpp/full/test-*.parquet",
     ),
     "livecodebench": Preset(
         "livecodebench.jsonl",
@@ -208,6 +219,37 @@ def from_preset(
     """The problems of a preset, held out by hash or taken from a second file of the same layout."""
     if name not in PRESETS:
         raise ValueError(f"data.name {name!r} is not a preset. Expected one of {', '.join(PRESETS)}.")
+    read = partial(_read, name, prompt=prompt, system_prompt=system_prompt)
+    problems = read(path or _expected(name, PRESETS[name]), "data.path")
+    if held_out_path is None:
+        return split(problems, held_out_fraction)
+    return two_sources(problems, read(held_out_path, "data.held_out_path"), allow_overlap=allow_overlap)
+
+
+def evaluation_problems(name: str, *, path: str = "", folder: Path | None = None) -> list[Problem]:
+    """The problems of a preset that models are compared on: never those of a file that is there to train on.
+
+    Args:
+        name: the preset.
+        path: where its file is; empty looks in `folder`.
+        folder: where the files of presets are; None takes the one that GRPO_JAX_DATA names.
+    """
+    preset = PRESETS[name]
+    if not path:
+        file = preset.test_file or preset.file
+        chosen = folder or Path(os.environ.get(FOLDER, ""))
+        path = str(chosen / file)
+        if not Path(path).is_file():
+            raise ValueError(
+                f"tasks: {name} expects {file} in {folder or f'the folder that {FOLDER} names'}, and it is not "
+                f"there; or say where, as in {name}={preset.test_hub or preset.hub}"
+            )
+    return _read(name, path, "tasks")
+
+
+def _read(
+    name: str, where: str, field: str, *, prompt: str | None = None, system_prompt: str | None = None
+) -> list[Problem]:
     preset = PRESETS[name]
     mapper = Mapper(
         prompt=prompt or preset.prompt,
@@ -216,17 +258,10 @@ def from_preset(
         system_prompt=system_prompt,
         answer_required=name != "livecodebench",
     )
-
-    def read(where: str, field: str) -> list[Problem]:
-        problems = distinct(mapper.problems(_canonical(rows(where, field), preset)))
-        if not problems:
-            raise ValueError(f"{field}: {where} holds no problems of {name}.")
-        return problems
-
-    problems = read(path or _expected(name, preset), "data.path")
-    if held_out_path is None:
-        return split(problems, held_out_fraction)
-    return two_sources(problems, read(held_out_path, "data.held_out_path"), allow_overlap=allow_overlap)
+    problems = distinct(mapper.problems(_canonical(rows(where, field), preset)))
+    if not problems:
+        raise ValueError(f"{field}: {where} holds no problems of {name}.")
+    return problems
 
 
 def _expected(name: str, preset: Preset) -> str:

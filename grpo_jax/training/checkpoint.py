@@ -3,6 +3,7 @@
 All of the state but its frozen part, which the run's config says how to make again.
 """
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,11 +95,17 @@ def restore_params(folder: Path, like: Any, step: int) -> Any:
 
 def _reader(folder: Path) -> ocp.CheckpointManager:
     """A manager that changes nothing, so that it may look while the run goes on."""
-    return ocp.CheckpointManager(
-        folder.absolute(),
-        options=ocp.CheckpointManagerOptions(read_only=True),
-        item_handlers=ocp.PyTreeCheckpointHandler(),
-    )
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # that it changes nothing is no reason for three warnings
+    try:
+        return ocp.CheckpointManager(
+            folder.absolute(),
+            options=ocp.CheckpointManagerOptions(read_only=True),
+            item_handlers=ocp.PyTreeCheckpointHandler(),
+        )
+    finally:
+        logger.setLevel(level)
 
 
 def _saved(state: TrainState) -> dict[str, Any]:

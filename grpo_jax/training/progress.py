@@ -26,6 +26,7 @@ class Progress:
         description: what the stage is called on the console.
         start: step the stage continues from.
         lines: about how many lines a log file gets; every step with an evaluation has one besides.
+        watched: what of the metrics to show, as `WATCHED` describes it.
         console: where to write; standard output by default.
     """
 
@@ -36,11 +37,12 @@ class Progress:
         description: str,
         start: int = 0,
         lines: int = 20,
+        watched: Mapping[str, tuple[str, str]] = WATCHED,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._total, self._description, self._start = total, description, start
-        self._every = max(1, total // lines)
+        self._every, self._watched = max(1, total // lines), watched
         self._console = console or Console()
         self._clock, self._ticks = clock, deque([clock()], maxlen=21)
         self._latest: dict[str, float] = {}
@@ -62,14 +64,14 @@ class Progress:
         if step == self._start + 2:
             self._ticks.popleft()  # the first step compiled; it says nothing about those to come
         self._ticks.append(self._clock())
-        self._latest |= {name: v for name in WATCHED if (v := metrics.get(name)) is not None}
+        self._latest |= {name: v for name in self._watched if (v := metrics.get(name)) is not None}
         if self._bar is not None:
             self._bar.update(self._task, completed=step, status=self._status(step))
         elif step % self._every == 0 or step in (self._start + 1, self._total) or "eval/accuracy" in metrics:
             self.note(f"{self._description} {step}/{self._total}  {self._status(step)}")
 
     def _status(self, step: int) -> str:
-        watched = [(name, *how) for name, how in WATCHED.items() if name in self._latest]
+        watched = [(name, *how) for name, how in self._watched.items() if name in self._latest]
         parts = [f"{label} {form.format(self._latest[name])}" for name, label, form in watched]
         if len(self._ticks) > 1:
             seconds = (self._ticks[-1] - self._ticks[0]) / (len(self._ticks) - 1)

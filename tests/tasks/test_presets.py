@@ -12,7 +12,7 @@ from grpo_jax.rewards.code import find_tests
 from grpo_jax.rewards.math import unparseable_golds
 from grpo_jax.rewards.scoring import BUILTINS
 from grpo_jax.tasks import build
-from grpo_jax.tasks.presets import PRESETS
+from grpo_jax.tasks.presets import PRESETS, evaluation_problems
 from tests.shared import shared
 
 CASES = [{"input": "1\n", "output": "2", "testtype": "stdin"}]
@@ -153,3 +153,23 @@ def test_problems_that_ask_for_a_method_are_left_out(tmp_path):
 def test_an_unknown_preset_lists_the_known():
     with pytest.raises(ValueError, match=r"data\.name 'gsm9k' is not a preset. Expected one of gsm8k, math"):
         build(PresetData("gsm9k"))
+
+
+def test_models_are_compared_on_test_problems(tmp_path, monkeypatch):
+    row, asked, answer = ROWS["gsm8k"]
+    (tmp_path / "gsm8k_train.jsonl").write_text(json.dumps(row))
+    with pytest.raises(ValueError, match=r"tasks: gsm8k expects gsm8k_test\.jsonl in .*gsm8k=hf://.*test-"):
+        evaluation_problems("gsm8k", folder=tmp_path)
+    (tmp_path / "gsm8k_test.jsonl").write_text(json.dumps({**row, "question": "Another Q?"}))
+    (problem,) = evaluation_problems("gsm8k", folder=tmp_path)
+    assert problem.prompt.startswith("Another Q?") and problem.answer == answer
+    monkeypatch.setenv("GRPO_JAX_DATA", str(tmp_path))
+    assert evaluation_problems("gsm8k") == [problem]
+    (problem,) = evaluation_problems("gsm8k", path=str(tmp_path / "gsm8k_train.jsonl"))
+    assert problem.prompt.startswith(asked)
+
+
+@pytest.mark.parametrize(("name", "count"), [("gsm8k", 1319), ("aime24", 30), ("humaneval", 164)])
+def test_real_test_files(name, count):
+    folder = shared(f"data/{PRESETS[name].test_file or PRESETS[name].file}").parent
+    assert len(evaluation_problems(name, folder=folder)) == count

@@ -1,0 +1,153 @@
+"""A suite's completions, sampled and judged call by call, each row on disk before the next call begins."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from grpo_jax import keys
+from grpo_jax.evaluation.ledger import Ledger, Row
+from grpo_jax.evaluation.suites import Suite
+from grpo_jax.models.tokenizers import Tokenizer
+from grpo_jax.rewards import scoring
+from grpo_jax.rollout import NativeEngine, Sampling
+from grpo_jax.tasks.mixing import as_number
+from grpo_jax.types import TRUNCATED, Problem, Rollout
+
+DIFFICULTY = ("difficulty", "level")
+"""Fields of the metadata that say how difficult a problem is."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One suite, ready to sample: what decides every completion, and nothing that is only of interest."""
+
+    suite: Suite
+    prompt_ids: Sequence[Sequence[int]]
+    sampling: Sampling
+    seed: int
+    slots: int
+    """Completions decoded at a time."""
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal problems whose prompts have equal tokens."""
+        text = self.suite.digest + repr([list(ids) for ids in self.prompt_ids])
+        return blake2b(text.encode(), digest_size=8).hexdigest()
+
+    @property
+    def calls(self) -> list[np.ndarray]:
+        """The problems of each call of the sampler: about two completions for every slot, so that most stay busy."""
+        count = len(self.prompt_ids)
+        per_call = max(1, -(-2 * self.slots // self.sampling.group_size))
+        return np.array_split(np.arange(count), -(-count // per_call))
+
+
+def encode(suite: Suite, tokenizer: Tokenizer) -> list[list[int]]:
+    """The tokens of every prompt."""
+    return [tokenizer.encode_prompt(problem.prompt) for problem in suite.problems]
+
+
+def fit(suite: Suite, prompt_ids: Sequence[Sequence[int]], *, max_tokens: int | None, context: int) -> int:
+    """The most tokens of a completion: as asked, or the suite's recommendation if the model's context has room.
+
+    Raises:
+        ValueError: what was asked for does not fit, or a prompt leaves no room at all.
+    """
+    longest = max(map(len, prompt_ids))
+    room = context - longest
+    if room < 1:
+        raise ValueError(
+            f"{suite.name}: a prompt has {longest} tokens, and the model's context has {context}"
+        )
+    if max_tokens is not None and max_tokens > room:
+        raise ValueError(
+            f"max_tokens: got {max_tokens}, but {suite.name} has a prompt of {longest} tokens and the model's "
+            f"context is {context}; expected at most {room}"
+        )
+    return max_tokens or min(suite.max_completion_length, room)
+
+
+def judge(
+    job: Job,
+    ledger: Ledger,
+    *,
+    model: tuple[Any, Any],
+    tokenizer: Tokenizer,
+    show: Callable[[int, Mapping[str, float]], None] = lambda call, numbers: None,
+) -> None:
+    """Fills the ledger with every completion that it lacks.
+
+    Args:
+        job: what to sample.
+        ledger: where rows go.
+        model: (structure, parameters) of the decoder.
+        tokenizer: turns tokens into the text that is judged.
+        show: called with the calls that are done and the numbers so far, after each.
+    """
+    engine = NativeEngine(
+        model[0], max_prompt_length=max(map(len, job.prompt_ids)), slots=job.slots, to_text=tokenizer.decode
+    )
+    engine.load(model[1])
+    key = keys.fold(keys.run_key(job.seed), "evaluation", job.suite.name)
+    for done, problems in enumerate(job.calls, start=1):
+        if not ledger.has(problems.tolist(), job.sampling.group_size):
+            rollout = engine.generate(
+                [job.prompt_ids[i] for i in problems],
+                sampling=job.sampling,
+                key=key,
+                prompt_indices=problems,
+            )
+            ledger.write(judged(job, problems, rollout, tokenizer))
+        rows = ledger.rows
+        show(
+            done,
+            {
+                "accuracy": float(np.mean([row["correct"] for row in rows])),
+                "length": float(np.mean([row["length"] for row in rows])),
+            },
+        )
+
+
+def judged(job: Job, problems: np.ndarray, rollout: Rollout, tokenizer: Tokenizer) -> list[Row]:
+    """One row for each completion of a call."""
+    suite, G = job.suite, job.sampling.group_size
+    lengths = rollout.completion_lengths.tolist()
+    texts = [
+        tokenizer.decode(ids[:length].tolist())
+        for ids, length in zip(rollout.completion_ids, lengths, strict=True)
+    ]
+    indices = np.repeat(problems, G).tolist()
+    scores = scoring.score(
+        problems=[suite.problems[i] for i in indices],
+        completions=texts,
+        rewards=[suite.reward],
+        lengths=lengths,
+        on_failure=suite.on_failure,
+    )
+    return [
+        {
+            "problem": problem,
+            "sample": n % G,
+            **_stated(suite.problems[problem]),
+            "completion": texts[n],
+            "extracted": suite.vote(texts[n]) if suite.vote else None,
+            "verdict": scores.verdicts[n].get(suite.reward.name),
+            "score": float(scores.rewards[n, 0]) if scores.scored[n] else None,
+            "correct": bool(scores.scored[n] and scores.rewards[n, 0] >= 1),
+            "length": lengths[n],
+            "truncated": bool(rollout.stop_reason[n] == TRUNCATED),
+        }
+        for n, problem in enumerate(indices)
+    ]
+
+
+def _stated(problem: Problem) -> dict[str, Any]:
+    values = (as_number(problem.metadata.get(name)) for name in DIFFICULTY)
+    return {
+        "prompt": problem.prompt_text,
+        "answer": problem.answer,
+        "difficulty": next((value for value in values if value is not None), None),
+    }

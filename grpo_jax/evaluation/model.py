@@ -1,0 +1,302 @@
+"""A model on problem sets: sampled, judged, written down, summed up.
+
+    results = evaluate_model("runs/quickstart", samples=8)
+    print(results)
+
+A completion depends on the seed, the suite's name, the problem's place in it and the sample's number; nothing is drawn
+from a training key. Completions are made in calls of a fixed number of problems. A call that a kill cut short is made
+again, whole, so that an evaluation that went on has bit for bit the completions of one that was never interrupted.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from grpo_jax.evaluation import suites, tables
+from grpo_jax.evaluation.judging import Job, encode, fit, judge
+from grpo_jax.evaluation.ledger import Ledger
+from grpo_jax.evaluation.results import SuiteResult, check_paired, read_suite, summarise
+from grpo_jax.evaluation.subject import Subject, checksum, open_subject
+from grpo_jax.rollout import Sampling
+from grpo_jax.statistics import Comparison, compare
+from grpo_jax.training.progress import Progress
+
+WATCHED = {"accuracy": ("accuracy", "{:.1%}"), "length": ("length", "{:.1f}")}
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a model reached; printed, it is the tables."""
+
+    model: str
+    suites: tuple[SuiteResult, ...]
+    folder: Path
+    baseline: str = ""
+    """The folder of another model's results on the same problems."""
+    baselines: Mapping[str, SuiteResult] = field(default_factory=dict)
+    """What the baseline reached, by suite."""
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> SuiteResult:
+        return next(suite for suite in self.suites if suite.name == name)
+
+    @property
+    def title(self) -> str:
+        """The model and how it was sampled."""
+        settings = self.suites[0].settings
+        cut = {"top_p": 1.0, "top_k": 0}
+        truncation = "".join(
+            f", {name} {settings[name]:g}" for name, off in cut.items() if settings[name] != off
+        )
+        return (
+            f"{self.model}: {settings['samples']} samples a problem, temperature {settings['temperature']:g}"
+            f"{truncation}, seed {settings['seed']}"
+        )
+
+    @property
+    def mean_accuracy(self) -> float:
+        """The mean over suites."""
+        return float(np.mean([suite.accuracy.value for suite in self.suites]))
+
+    @property
+    def comparisons(self) -> dict[str, Comparison]:
+        """By suite, our accuracy minus the baseline's; p-values are of the paired sign-flip test over problems."""
+        return {name: compare(other.correct, self[name].correct) for name, other in self.baselines.items()}
+
+    def __str__(self) -> str:
+        return tables.text(self)
+
+    def latex(self) -> str:
+        """The tables for the package booktabs."""
+        return tables.latex(self)
+
+    def numbers(self) -> dict[str, Any]:
+        """Everything but the verdicts, as JSON takes it."""
+        return {
+            "model": self.model,
+            "mean_accuracy": self.mean_accuracy,
+            "suites": [suite.numbers() for suite in self.suites],
+            "baseline": self.baseline or None,
+            "comparisons": {
+                name: {**c._asdict(), "interval": c.interval._asdict()}
+                for name, c in self.comparisons.items()
+            },
+            "notes": list(self.notes),
+        }
+
+
+def evaluate_model(
+    model: str | Path,
+    *,
+    tasks: Sequence[str] = (),
+    samples: int | None = None,
+    temperature: float | None = None,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    max_tokens: int | None = None,
+    problems: int = 0,
+    seed: int = 0,
+    chat: bool | None = None,
+    system_prompt: str | None = None,
+    step: int | None = None,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    data: Path | None = None,
+    out: Path | None = None,
+    baseline: Path | None = None,
+    slots: int = 64,
+    console: Console | None = None,
+) -> Results:
+    """Samples every problem of some suites from a model, judges every completion, and says how good it is.
+
+    Everything is in `out`: a folder for each suite with every judged completion, and the results as JSON, text and
+    LaTeX. Called again on a folder whose settings are the same, it goes on where it was, and does nothing twice.
+
+    Args:
+        model: a run folder, or a model in the forms of PretrainedModel.path.
+        tasks: suites, as `evaluation.suites` names them; none means a run's own held-out problems.
+        samples: completions per problem; None takes a run's evaluation.samples, else 4, and 1 at temperature 0.
+        temperature: of sampling; None takes a run's evaluation.temperature, else 1.
+        top_p: sample within this probability mass; 1 is off.
+        top_k: sample among the k likeliest tokens; 0 is off.
+        max_tokens: of a completion; None takes each suite's recommendation, or less if the context has no room for it.
+        problems: how many of each suite, from the first on; 0 takes all.
+        seed: of sampling.
+        chat: wrap text prompts as a user's message; None does what a run does, and for a model what its tokenizer can.
+        system_prompt: system message of every prompt, which makes prompts chats.
+        step: the checkpoint of a run; None takes the newest.
+        dtype: compute dtype of a model; a run has its own.
+        data: folder of the presets' files; None takes the one that GRPO_JAX_DATA names.
+        out: folder of the results; None is evaluations/step-N in the run's folder, or evaluations/NAME.
+        baseline: folder of another model's results on the same problems, for a paired comparison.
+        slots: completions decoded at a time; fewer take less memory.
+        console: where to show progress; None is standard error.
+
+    Raises:
+        ValueError: names what is wrong, before anything is sampled.
+    """
+    if system_prompt is not None and chat is False:
+        raise ValueError("system_prompt: a system message makes prompts chats, expected chat not to be False")
+    subject = open_subject(model, step=step, chat=chat, dtype=dtype)
+    sampling = _sampling(subject, samples=samples, temperature=temperature, top_p=top_p, top_k=top_k)
+    config = subject.opened.config
+    wanted = [
+        suites.load(name, own=config, data=data, problems=problems, system_prompt=system_prompt)
+        for name in tasks or ([suites.OWN] if config else [])
+    ]
+    names = [suite.name for suite in wanted]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"tasks: got {names}, expected at least one, and none of a name twice")
+    jobs, notes = _jobs(subject, wanted, sampling, max_tokens=max_tokens, seed=seed, slots=slots)
+    others = {job.suite.name: _baseline(job, baseline) for job in jobs} if baseline else {}
+    folder = out or subject.folder
+    with ExitStack() as stack:
+        # All are opened before the first is sampled: a folder of other settings is refused at once.
+        ledgers = [stack.enter_context(_ledger(job, subject, folder)) for job in jobs]
+        for job, ledger in zip(jobs, ledgers, strict=True):
+            _fill(job, ledger, subject, console or Console(stderr=True))
+        found = tuple(
+            summarise(
+                job.suite.name,
+                ledger.rows,
+                ledger.settings,
+                baseline=others[job.suite.name].correct if others else None,
+            )
+            for job, ledger in zip(jobs, ledgers, strict=True)
+        )
+    results = Results(
+        model=subject.name,
+        suites=found,
+        folder=folder,
+        baseline=str(baseline or ""),
+        baselines=others,
+        notes=(*notes, *_unlike(found, others)),
+    )
+    save(results)
+    return results
+
+
+def save(results: Results) -> None:
+    """Writes the results into their folder as JSON, text and LaTeX."""
+    numbers = json.dumps(results.numbers(), indent=2, ensure_ascii=False)
+    for name, content in (
+        ("results.json", numbers + "\n"),
+        ("results.txt", str(results)),
+        ("results.tex", results.latex()),
+    ):
+        (results.folder / name).write_text(content, encoding="utf-8")
+
+
+def _sampling(
+    subject: Subject, *, samples: int | None, temperature: float | None, top_p: float, top_k: int
+) -> Sampling:
+    config = subject.opened.config
+    if temperature is None:
+        temperature = config.evaluation.temperature if config else 1.0
+    if samples is None:
+        samples = 1 if temperature == 0 else config.evaluation.samples if config else 4
+    if temperature == 0 and samples > 1:
+        raise ValueError(f"samples: got {samples}, expected 1: at temperature 0 all samples are the same")
+    return Sampling(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        group_size=samples,
+        stop_ids=subject.opened.tokenizer.stop_ids,
+    )
+
+
+def _jobs(
+    subject: Subject,
+    wanted: Sequence[suites.Suite],
+    sampling: Sampling,
+    *,
+    max_tokens: int | None,
+    seed: int,
+    slots: int,
+) -> tuple[list[Job], list[str]]:
+    """What to sample of each suite, and a note for each whose recommended length does not fit the model."""
+    jobs, notes = [], []
+    context = subject.opened.architecture.max_position
+    for suite in wanted:
+        ids = encode(suite, subject.opened.tokenizer)
+        limit = fit(suite, ids, max_tokens=max_tokens, context=context)
+        if max_tokens is None and limit < suite.max_completion_length:
+            notes.append(
+                f"{suite.name}: completions of {limit} tokens at most, as the model's context of {context} has no "
+                f"room for the recommended {suite.max_completion_length}."
+            )
+        jobs.append(Job(suite, ids, replace(sampling, max_tokens=limit), seed, slots))
+    return jobs, notes
+
+
+def _ledger(job: Job, subject: Subject, folder: Path) -> Ledger:
+    opened, sampling = subject.opened, job.sampling
+    settings = {
+        "task": job.suite.name,
+        "step": opened.step,
+        "parameters": checksum(opened.params),
+        "dtype": opened.architecture.dtype,
+        "problems": len(job.prompt_ids),
+        "samples": sampling.group_size,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "max_tokens": sampling.max_tokens,
+        "seed": job.seed,
+        "chat": getattr(opened.tokenizer, "chat", False),
+        "slots": job.slots,
+        "prompts": job.digest,
+        "judge": [job.suite.judge.name, dict(job.suite.judge.options)],
+        "votes": job.suite.vote is not None,
+    }
+    try:
+        release = version("grpo_jax")
+    except PackageNotFoundError:
+        release = "not installed"
+    made_by = {
+        "model": subject.name,
+        "grpo_jax": release,
+        "jax": jax.__version__,
+        "device": jax.devices()[0].device_kind,
+    }
+    return Ledger(folder / job.suite.name, settings, made_by=made_by)
+
+
+def _fill(job: Job, ledger: Ledger, subject: Subject, console: Console) -> None:
+    opened = subject.opened
+    with Progress(
+        total=len(job.calls), description=job.suite.name, console=console, watched=WATCHED
+    ) as progress:
+        judge(
+            job,
+            ledger,
+            model=(opened.graphdef, opened.params),
+            tokenizer=opened.tokenizer,
+            show=progress.update,
+        )
+
+
+def _baseline(job: Job, folder: Path) -> SuiteResult:
+    result = read_suite(folder, job.suite.name)
+    ours = [(problem.prompt_text, problem.answer) for problem in job.suite.problems]
+    check_paired(ours, result.questions, name=job.suite.name, folder=folder)
+    return result
+
+
+def _unlike(found: Sequence[SuiteResult], others: Mapping[str, SuiteResult]) -> list[str]:
+    """A note for every setting of sampling in which the baseline differs: it may explain a difference."""
+    return [
+        f"{suite.name}: {name} is {suite.settings[name]!r} here and {theirs!r} in the baseline."
+        for suite in found
+        if suite.name in others
+        for name in ("samples", "temperature", "top_p", "top_k", "max_tokens", "chat")
+        if (theirs := others[suite.name].settings.get(name)) != suite.settings[name]
+    ]

@@ -1,0 +1,187 @@
+"""The results as a paper prints them: tables with intervals, in text and LaTeX, and what each number means."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from grpo_jax.evaluation.results import Estimate, SuiteResult
+from grpo_jax.evaluation.strata import BASELINES, OWN
+
+if TYPE_CHECKING:
+    from grpo_jax.evaluation.model import Results
+
+SPECIAL = {
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "−": "--",
+    "±": r"$\pm$",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under a header; the first column is names, the others are numbers."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def text(self) -> str:
+        """Columns in line, names to the left and numbers to the right."""
+        lines = [self.header, *self.rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
+        aligned = [
+            "  ".join(
+                cell.ljust(width) if i == 0 else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        ]
+        rule = "-" * max(map(len, aligned))
+        return "\n".join([self.title, "", aligned[0], rule, *aligned[1:]])
+
+    def latex(self, notes: Sequence[str] = ()) -> str:
+        """A table for the package booktabs."""
+        lines = [[_escape(cell) for cell in line] for line in (self.header, *self.rows)]
+        first, *rest = [f"    {' & '.join(line)} \\\\" for line in lines]
+        return "\n".join(
+            [
+                r"\begin{table}",
+                r"  \centering",
+                rf"  \caption{{{_escape(self.title)}}}",
+                rf"  \begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
+                r"    \toprule",
+                first,
+                r"    \midrule",
+                *rest,
+                r"    \bottomrule",
+                r"  \end{tabular}",
+                *([rf"  \par\smallskip\footnotesize {_escape(' '.join(notes))}"] if notes else []),
+                r"\end{table}",
+            ]
+        )
+
+
+def text(results: "Results") -> str:
+    """Everything, for a terminal or a file."""
+    notes = [f"  {note}" for note in footnotes(results)]
+    return "\n\n".join([*(table.text() for table in tables(results)), "\n".join(notes)]) + "\n"
+
+
+def latex(results: "Results") -> str:
+    """Everything, for a paper; the notes stand under the first table."""
+    first, *rest = tables(results)
+    return "\n\n".join([first.latex(footnotes(results)), *(table.latex() for table in rest)]) + "\n"
+
+
+def tables(results: "Results") -> list[Table]:
+    """The accuracies, the comparison with the baseline if there is one, and each suite's strata."""
+    compared = [comparison_table(results)] if results.baselines else []
+    return [accuracy_table(results), *compared, *map(strata_table, results.suites)]
+
+
+def accuracy_table(results: "Results") -> Table:
+    """One row a suite, and their mean."""
+    k = results.suites[0].samples
+    wide = k > 1
+    header = [
+        "task",
+        "problems",
+        f"avg@{k}",
+        *([f"pass@{k}", f"maj@{k}"] if wide else []),
+        "tokens",
+        "cut off",
+    ]
+    rows = [
+        [
+            suite.name,
+            str(suite.problems),
+            estimate(suite.accuracy),
+            *([estimate(suite.pass_at[k]), estimate(suite.maj_at.get(k))] if wide else []),
+            f"{suite.length_mean:.0f}" if suite.length_mean >= 100 else f"{suite.length_mean:.1f}",
+            f"{100 * suite.truncated_fraction:.1f} %",
+        ]
+        for suite in results.suites
+    ]
+    if len(rows) > 1:
+        rows.append(["mean", "", f"{100 * results.mean_accuracy:.1f}", *[""] * (len(header) - 3)])
+    return Table(results.title, header, rows)
+
+
+def comparison_table(results: "Results") -> Table:
+    """What the model gains over the baseline on the same problems."""
+    rows = [
+        [
+            name,
+            str(c.problems),
+            f"{100 * c.difference:+.1f} [{100 * c.interval.low:+.1f}, {100 * c.interval.high:+.1f}]",
+            p_value(c.p_value),
+        ]
+        for name, c in results.comparisons.items()
+    ]
+    return Table(
+        f"Against {results.baseline}, on the same problems", ["task", "problems", "avg difference", "p"], rows
+    )
+
+
+def strata_table(suite: SuiteResult) -> Table:
+    """A suite's accuracy by difficulty; by its own pass rate, which is the accuracy, how many problems have it."""
+    by, strata = suite.strata
+    if by == OWN:
+        rows = [[s.label, str(s.problems), f"{100 * s.problems / suite.problems:.1f}"] for s in strata]
+        return Table(f"{suite.name}, by {by}", [by, "problems", "%"], rows)
+    baseline = strata[0].baseline is not None
+    rows = [
+        [
+            s.label,
+            str(s.problems),
+            estimate(Estimate(s.accuracy, s.low, s.high)),
+            *([f"{100 * s.baseline:.1f}"] if s.baseline is not None else []),
+        ]
+        for s in strata
+    ]
+    header = [by, "problems", f"avg@{suite.samples}", *(["baseline"] if baseline else [])]
+    return Table(f"{suite.name}, by {by}", header, rows)
+
+
+def footnotes(results: "Results") -> list[str]:
+    """What the numbers mean, and what a reader must know of how they came about."""
+    k = results.suites[0].samples
+    notes = [
+        f"Percent, with 95 % intervals in which problems are the sampling unit. avg@{k}: mean share of right samples."
+    ]
+    if k > 1:
+        notes += [
+            f"pass@{k}: at least one of {k} samples is right, unbiased.",
+            f"maj@{k}: the most frequent answer of {k} is right; equal spellings of an answer are one, samples without "
+            "an answer do not vote, and tied answers share: the share of them that is right counts.",
+        ]
+    notes += ["cut off: completions that hit the length limit."]
+    if any(suite.strata.by == BASELINES for suite in results.suites):
+        notes += [f"Problems grouped by the {BASELINES} regress to the mean, also between equal models."]
+    if results.baselines:
+        notes += ["p: two-sided sign-flip permutation test on per-problem differences."]
+    notes += [
+        f"{suite.name}: the judge failed on {suite.unjudged} completions, which count as wrong."
+        for suite in results.suites
+        if suite.unjudged
+    ]
+    return [*notes, *results.notes]
+
+
+def estimate(value: Estimate | None) -> str:
+    """78.6 [76.8, 80.3], in percent."""
+    if value is None:
+        return "–"
+    return f"{100 * value.value:.1f} [{100 * value.low:.1f}, {100 * value.high:.1f}]"
+
+
+def p_value(p: float) -> str:
+    """To the digits that matter."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _escape(cell: str) -> str:
+    return "".join(SPECIAL.get(c, c) for c in cell)
