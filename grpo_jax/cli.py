@@ -18,6 +18,7 @@ USAGE = """usage: grpo-jax COMMAND [ARGUMENTS]
   report RUN                                      write RUN/report.html from a run's metrics
   export RUN --to DIR [--step N] [--adapter]      write a checkpoint for Transformers, or LoRA's adapters for PEFT
   eval RUN_OR_MODEL [--tasks gsm8k,aime24 …]      accuracy on problem sets with intervals; --help lists the options
+  sample RUN_OR_MODEL [--prompt TEXT …]           completions with rewards, of prompts, a file or standard input
 """
 
 
@@ -128,11 +129,21 @@ def evaluate(arguments: Sequence[str]) -> None:
     print(command.run(options), end="")
 
 
+def sample(arguments: Sequence[str]) -> None:
+    """Samples completions of prompts from a run or a model, and judges those that have an answer."""
+    from grpo_jax.sampling import command
+
+    parser = Parser(prog="grpo-jax sample", description=sample.__doc__)
+    command.add_options(parser)
+    command.run(parser.parse_args(arguments))
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train,
     "report": report,
     "export": export,
     "eval": evaluate,
+    "sample": sample,
 }
 
 

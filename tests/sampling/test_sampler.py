@@ -1,0 +1,140 @@
+"""`grpo-jax sample` and `open_sampler`: a run or a model, prompts in, judged completions out."""
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from grpo_jax.cli import main
+from grpo_jax.config import FileData, RewardFunction
+from grpo_jax.sampling import open_sampler, prompts
+from grpo_jax.training import loop, setup
+from grpo_jax.types import Message, Problem
+from tests.tiny import tiny
+from tests.training.pretrained import experiment, write_base
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return write_base(tmp_path_factory.mktemp("base") / "llama")
+
+
+@pytest.fixture(scope="module")
+def folder(base, tmp_path_factory):
+    """A run of one step on that model, with two rewards."""
+    run = setup.prepare(experiment(tmp_path_factory.mktemp("run") / "run", base, steps=1))
+    loop.train(run)
+    return run.folder
+
+
+@pytest.fixture(scope="module")
+def sampler(folder):
+    return open_sampler(folder)
+
+
+def command(capsys, monkeypatch, *arguments, stdin=None):
+    monkeypatch.setattr("sys.stdin", io.StringIO(stdin or ""))
+    main(["sample", *map(str, arguments)])
+    return capsys.readouterr().out
+
+
+def test_three_lines_of_a_notebook(folder):
+    sampler = open_sampler(folder)
+    completions = sampler(Problem("3+4=", "7"), samples=2)
+    assert [(c.place, c.sample, c.prompt) for c in completions] == [(0, i, "3+4=") for i in range(2)]
+    for c in completions:
+        assert c.rewards.keys() == {"vowels", "exact_match"} and c.reward == sum(c.rewards.values())
+        assert c.tokens <= 4 and c.log_prob < 0  # the run's own limit
+
+
+def test_streamed_in_turn_and_the_same_alone(sampler):
+    texts = [f"{i}+4=" for i in range(5)]
+    whole = sampler(texts, samples=2, seed=3)
+    assert [c.place for c in whole] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert [c.text for group in sampler.stream(texts, samples=2, seed=3) for c in group] == [
+        c.text for c in whole
+    ]
+    assert [c.text for c in sampler(texts[:1], samples=2, seed=3)] == [c.text for c in whole[:2]]
+    assert [c.text for c in sampler(texts, samples=2, seed=4)] != [c.text for c in whole]
+    assert all(c.reward is None and c.rewards == {} for c in whole)  # no answer to judge by
+
+
+def test_settings_replace_the_runs(sampler):
+    long = sampler("1+1=", max_tokens=9, stop_ids=())
+    assert long[0].tokens == 9 and not long[0].stopped
+    greedy = sampler("1+1=", samples=2, temperature=0)
+    assert len({c.text for c in greedy}) == 1
+    with pytest.raises(ValueError, match=r"sampling\.temperature is -1"):
+        sampler("1+1=", temperature=-1)
+    with pytest.raises(ValueError, match="warmth"):
+        sampler("1+1=", warmth=1)
+    with pytest.raises(ValueError, match="max_tokens is 30"):
+        sampler("1+1=", max_tokens=30)
+
+
+def test_a_model_has_no_rewards_but_those_it_is_given(base):
+    assert open_sampler(base)(Problem("3+4=", "7"), max_tokens=3)[0].reward is None
+    judged = open_sampler(base, rewards=[RewardFunction("exact_match")])
+    assert judged(Problem("3+4=", "7"), max_tokens=3)[0].rewards == {"exact_match": 0.0}
+
+
+def test_a_reader_that_stops_listening_stops_the_sampling(sampler):
+    stream = sampler.stream([f"{i}+4=" for i in range(40)], samples=2)
+    assert next(stream)[0].place == 0
+    stream.close()
+    assert sampler("3+4=")[0].tokens  # the engine is free again
+
+
+def test_rows_become_problems(tmp_path):
+    rows = [
+        {"prompt": "1+1=", "answer": 2},
+        {"messages": [{"role": "user", "content": "hi"}]},
+        {"prompt": "x"},
+    ]
+    lines = "\n".join(json.dumps(row) for row in rows) + "\n\nnot json\n"
+    found = prompts.from_lines(io.StringIO(lines), None)
+    assert [p.answer for p in found] == ["2", "", "", ""]
+    assert found[1].prompt == (Message("user", "hi"),) and found[3].prompt == "not json"
+    (tmp_path / "rows.jsonl").write_text('{"q": "1+1", "a": "it is #### 2"}\n{"q": "1+1"}\n')
+    with pytest.raises(ValueError, match=r"rows.jsonl:1: expected a field 'prompt' or 'messages'.*'q', 'a'"):
+        prompts.from_file(str(tmp_path / "rows.jsonl"), None)
+    data = FileData(path="x", prompt="{q}=", answer_field="a", answer_pattern="#### (.+)")
+    config = replace(tiny(tmp_path), data=data)
+    found = prompts.from_file(str(tmp_path / "rows.jsonl"), config)
+    assert [(p.prompt, p.answer) for p in found] == [("1+1=", "2"), ("1+1=", "")]
+
+
+def test_the_command_writes_json_lines(capsys, monkeypatch, folder, sampler):
+    stdin = '{"prompt": "3+4=", "answer": "7"}\n5+5=\n'
+    out = command(capsys, monkeypatch, folder, "--samples", 2, "--format", "jsonl", "--seed", 5, stdin=stdin)
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [(row["place"], row["sample"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    expected = sampler([Problem("3+4=", "7"), "5+5="], samples=2, seed=5)
+    assert [row["text"] for row in rows] == [c.text for c in expected]
+    np.testing.assert_allclose([row["log_prob"] for row in rows], [c.log_prob for c in expected], atol=1e-5)
+    assert rows[0]["rewards"].keys() == {"vowels", "exact_match"} and rows[2]["reward"] is None
+
+
+def test_the_command_writes_text_and_a_table(capsys, monkeypatch, folder, tmp_path):
+    out = command(capsys, monkeypatch, folder, "--prompt", "3+4=", "--prompt", "1+1=", "--max_tokens", 2)
+    assert out.count("=== ") == 2 and "=== 3+4=" in out and "tokens, " in out and "log-prob -" in out
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "[3]+4=", "answer": "7"}\n')
+    out = command(capsys, monkeypatch, folder, "--file", tmp_path / "rows.jsonl", "--format", "table")
+    assert "completion" in out and "[3]+4=" in out and "reward" in out
+
+
+def test_mistakes_are_one_line(capsys, monkeypatch, folder, tmp_path):
+    for arguments, words in (
+        ((folder,), "no prompts"),
+        ((tmp_path / "none", "--prompt", "x"), "is not a folder"),
+        ((folder, "--prompt", "x", "--top_p", 0), "sampling.top_p is 0.0"),
+        ((folder, "--file", tmp_path / "none.jsonl"), "--file"),
+        ((folder, "--prompt", "x", "--step", 9), "keeps checkpoints of steps"),
+    ):
+        with pytest.raises(SystemExit) as exit_:
+            command(capsys, monkeypatch, *arguments)
+        assert exit_.value.code == 2
+        text = capsys.readouterr().err.strip()
+        assert words in text and len(text.splitlines()) == 1
