@@ -1,10 +1,8 @@
-"""Rollouts on disk: record what an engine samples, and play it back for debugging or offline updates.
+"""Record what an engine samples, and play it back for debugging or offline updates.
 
-One JSON object per completion and line. A call is known by its key, so a run that resumes in the middle finds
-its own rollouts. Log-probabilities come back bit for bit: a float32 survives being written as a double.
+A call is known by its key, so a run that resumes in the middle finds its own rollouts.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
+from grpo_jax.rollout import recordings
 from grpo_jax.rollout.engine import Engine, OnGroup
 from grpo_jax.rollout.keys import threefry
 from grpo_jax.rollout.settings import Sampling
@@ -22,10 +21,11 @@ _STOP_REASONS = {"stopped": STOPPED, "truncated": TRUNCATED}
 
 
 class RecordingEngine:
-    """Another engine, every rollout of which is appended to a JSONL file."""
+    """Another engine, every rollout of which is recorded: in a .jsonl file, or in a folder NAME.parquet."""
 
     def __init__(self, engine: Engine, path: str | Path):
         self._engine, self._path = engine, Path(path)
+        recordings.kind(self._path)
 
     def load(self, params: Any) -> None:
         self._engine.load(params)
@@ -34,9 +34,8 @@ class RecordingEngine:
         self, prompt_ids: Sequence[Sequence[int]], *, sampling: Sampling, key: Key[Array, ""], **options: Any
     ) -> Rollout:
         rollout = self._engine.generate(prompt_ids, sampling=sampling, key=key, **options)
-        with self._path.open("a", encoding="utf-8") as file:
-            for row in range(len(rollout.completion_ids)):
-                file.write(json.dumps({"call": _name(key), **_line(rollout, row)}) + "\n")
+        count = len(rollout.completion_ids)
+        recordings.append(self._path, [{"call": _name(key), **_line(rollout, row)} for row in range(count)])
         return rollout
 
     def close(self) -> None:
@@ -48,14 +47,7 @@ class ReplayEngine:
 
     def __init__(self, path: str | Path, *, max_prompt_length: int):
         self._path, self._max_prompt_length = Path(path), max_prompt_length
-        self._calls: dict[str, list[dict]] = {}
-        with self._path.open(encoding="utf-8") as file:
-            for number, text in enumerate(file, start=1):
-                try:
-                    line = json.loads(text)
-                    self._calls.setdefault(line["call"], []).append(line)
-                except (json.JSONDecodeError, KeyError, TypeError) as error:
-                    raise ValueError(f"{path}, line {number}: not a recorded completion ({error})") from None
+        self._calls = recordings.read(self._path)
 
     def load(self, params: Any) -> None:
         """Nothing to do: what is played back was sampled with the parameters of its day."""
@@ -103,6 +95,7 @@ def _name(key: Key[Array, ""]) -> str:
 def _line(rollout: Rollout, row: int) -> dict[str, Any]:
     length = int(rollout.completion_lengths[row])
     return {
+        "row": row,
         "group": int(rollout.group_ids[row]),
         "stop_reason": next(k for k, v in _STOP_REASONS.items() if v == rollout.stop_reason[row]),
         "prompt_ids": rollout.prompt_ids[row, : rollout.prompt_lengths[row]].tolist(),

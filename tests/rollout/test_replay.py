@@ -5,15 +5,16 @@ import numpy as np
 import pytest
 
 from grpo_jax.rollout import NativeEngine, RecordingEngine, ReplayEngine, Sampling
+from grpo_jax.types import joined
 from tests.rollout.tiny import PROMPTS, model
 
 SAMPLING = Sampling(max_tokens=9, group_size=3, stop_ids=(0,), top_k=7)
 KEYS = [jax.random.fold_in(jax.random.key(3), step) for step in range(3)]
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
-    path = tmp_path_factory.mktemp("replay") / "rollouts.jsonl"
+@pytest.fixture(scope="module", params=["jsonl", "parquet"])
+def recorded(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("replay") / f"rollouts.{request.param}"
     graphdef, params = model()
     engine = RecordingEngine(NativeEngine(graphdef, max_prompt_length=8), path)
     engine.load(params)
@@ -47,10 +48,46 @@ def test_another_call_and_other_prompts_are_errors(recorded):
         engine.generate(PROMPTS[:4], sampling=SAMPLING, key=KEYS[0])
 
 
-def test_a_bad_line_is_an_error_with_its_number(recorded, tmp_path):
+def test_a_call_recorded_again_takes_the_place_of_the_first(recorded):
+    """As in a run that resumes before it: even where the first was cut off by a kill."""
+    path, rollouts = recorded
+    if path.suffix == ".jsonl":
+        whole = path.read_text().splitlines(keepends=True)
+        path.write_text("".join([*whole[:7], *whole]))
+    graphdef, params = model()
+    engine = RecordingEngine(NativeEngine(graphdef, max_prompt_length=8), path)
+    engine.load(params)
+    engine.generate(PROMPTS, sampling=SAMPLING, key=KEYS[1])
+    again = ReplayEngine(path, max_prompt_length=8)
+    for key, rollout in zip(KEYS, rollouts, strict=True):
+        jax.tree.map(
+            np.testing.assert_array_equal, again.generate(PROMPTS, sampling=SAMPLING, key=key), rollout
+        )
+
+
+def test_groups_are_played_back_one_by_one(recorded):
+    path, rollouts = recorded
+    groups = {}
+    engine = ReplayEngine(path, max_prompt_length=8)
+    engine.generate(PROMPTS, sampling=SAMPLING, key=KEYS[0], on_group=groups.__setitem__)
+    assert list(groups) == [0, 1, 2, 3, 4]
+    jax.tree.map(
+        np.testing.assert_array_equal, joined([groups[place] for place in range(len(PROMPTS))]), rollouts[0]
+    )
+
+
+def test_what_is_not_a_recording_is_an_error_that_says_where(recorded, tmp_path):
     path, _ = recorded
-    lines = path.read_text().splitlines()
-    broken = tmp_path / "broken.jsonl"
-    broken.write_text("\n".join([*lines[:4], lines[4][:30]]))
-    with pytest.raises(ValueError, match=r"broken\.jsonl, line 5: not a recorded completion"):
+    broken = tmp_path / f"broken{path.suffix}"
+    if path.suffix == ".jsonl":
+        lines = path.read_text().splitlines()
+        broken.write_text("\n".join([*lines[:4], lines[4][:30]]))
+        expected = r"broken\.jsonl, line 5: not a recorded completion"
+    else:
+        broken.mkdir()
+        (broken / "1-2.parquet").write_text("nothing")
+        expected = r"1-2\.parquet: not a recording"
+    with pytest.raises(ValueError, match=expected):
         ReplayEngine(broken, max_prompt_length=8)
+    with pytest.raises(ValueError, match=r"ends in '\.csv'; expected \.jsonl or \.parquet"):
+        RecordingEngine(None, tmp_path / "rollouts.csv")
