@@ -434,10 +434,14 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """How devices are arranged."""
+    """How devices are arranged: data x fsdp x tensor of them. `grpo_jax/models/axes.py` says what each splits."""
 
     data: int = 0
-    """Devices the batch is split over; 0 takes all."""
+    """Copies of the model, each with its own rows of the batch; 0 takes the devices the other two leave."""
+    fsdp: int = 1
+    """Devices that share one copy's parameters, gradients and moments, and split its rows further."""
+    tensor: int = 1
+    """Devices that compute the same rows together, each some of the heads, of the MLP and of the vocabulary."""
 
 
 @dataclass(frozen=True)

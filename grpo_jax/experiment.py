@@ -14,7 +14,7 @@ from typing import Any
 
 import tyro
 
-from grpo_jax.config import Config, PretrainedModel
+from grpo_jax.config import Config, MeshConfig, PretrainedModel
 from grpo_jax.models.config import ModelConfig
 
 FLAG_STYLE = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
@@ -191,8 +191,10 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         )
     else:
         architecture = config.model
+    data, fsdp, tensor = mesh_shape(config.mesh, devices=devices)
     if architecture:
         _check_architecture(architecture, length=rollout.max_prompt_length + rollout.max_completion_length)
+        _check_splits(config.mesh, architecture)
     mini_batch = update.mini_batch or rollout.batch_size
     _require(
         rollout.batch_size % mini_batch == 0,
@@ -200,33 +202,20 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         update.mini_batch,
         f"a divisor of rollout.batch_size = {rollout.batch_size}",
     )
-    data = config.mesh.data or devices
-    _require(1 <= data <= devices, "mesh.data", config.mesh.data, f"at most the {devices} devices there are")
+    shards = data * fsdp
     _require(
-        not rollout.lag or data == 1,
+        not rollout.lag or shards * tensor == 1,
         "rollout.lag",
         rollout.lag,
-        f"0 on a mesh of {data} devices: two programs that meet on several devices in different orders never end",
+        f"0 on a mesh of {shards * tensor} devices: two programs that meet on several devices in different orders never end",
     )
-    sequences = mini_batch * rollout.group_size
-    if update.micro_batch:
-        _require(
-            sequences % update.micro_batch == 0,
-            "update.micro_batch",
-            update.micro_batch,
-            f"a divisor of the mini-batch's {sequences} sequences",
-        )
-        _require(
-            update.micro_batch % data == 0,
-            "update.micro_batch",
-            update.micro_batch,
-            f"a multiple of mesh.data = {data}",
-        )
-    else:
-        _require(
-            sequences % data == 0, "mesh.data", data, f"a divisor of the mini-batch's {sequences} sequences"
-        )
-    rows = (update.micro_batch or sequences) // data
+    _require(
+        update.micro_batch % shards == 0,
+        "update.micro_batch",
+        update.micro_batch,
+        f"a multiple of mesh.data x mesh.fsdp = {shards}",
+    )
+    rows = rows_per_device(config, shards=shards)
     _require(
         update.layout != "group" or rows % rollout.group_size == 0,
         "update.layout",
@@ -268,6 +257,65 @@ def _check_architecture(model: ModelConfig, *, length: int) -> None:
         model.head_dim,
         "an even number: rotary embeddings pair its halves",
     )
+
+
+def _check_splits(mesh: MeshConfig, model: ModelConfig) -> None:
+    """An axis that splits some dimensions leaves the others whole; one that splits none only repeats the work."""
+    splits = {
+        "fsdp": {"model.width": model.width},
+        "tensor": {"model.num_heads": model.num_heads, "model.mlp_width": model.mlp_width},
+    }
+    for axis, dimensions in splits.items():
+        size = getattr(mesh, axis)
+        listed = " or ".join(f"{name} = {value}" for name, value in dimensions.items())
+        _require(
+            any(value % size == 0 for value in dimensions.values()),
+            f"mesh.{axis}",
+            size,
+            f"a divisor of {listed}",
+        )
+
+
+def micro_batches(config: Config) -> int:
+    """Forward and backward passes of an optimizer step."""
+    size = config.update.micro_batch
+    return -(-_sequences(config) // size) if size else 1
+
+
+def rows_per_device(config: Config, *, shards: int) -> int:
+    """Sequences of a micro-batch on each of `shards` devices, padding rows included: shares are equal."""
+    return -(-_sequences(config) // (micro_batches(config) * shards))
+
+
+def _sequences(config: Config) -> int:
+    """Sequences of an optimizer step."""
+    return (config.update.mini_batch or config.rollout.batch_size) * config.rollout.group_size
+
+
+def mesh_shape(mesh: MeshConfig, *, devices: int) -> tuple[int, int, int]:
+    """Sizes of the data, fsdp and tensor axes on so many devices.
+
+    Raises:
+        ValueError: a size is no number of devices, or there are not so many.
+    """
+    for name in ("fsdp", "tensor"):
+        _require(getattr(mesh, name) >= 1, f"mesh.{name}", getattr(mesh, name), "1 or more")
+    _require(mesh.data >= 0, "mesh.data", mesh.data, "0 or more")
+    inner = mesh.fsdp * mesh.tensor
+    _require(
+        inner <= devices,
+        "mesh.fsdp/mesh.tensor",
+        (mesh.fsdp, mesh.tensor),
+        f"a product of at most the {devices} devices there are",
+    )
+    data = mesh.data or devices // inner
+    _require(
+        data * inner <= devices,
+        "mesh.data",
+        mesh.data,
+        f"at most {devices // inner}: there are {devices} devices, and each copy takes {inner}",
+    )
+    return data, mesh.fsdp, mesh.tensor
 
 
 def _require(holds: bool, field: str, got: Any, expected: str) -> None:

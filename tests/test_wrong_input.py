@@ -57,10 +57,13 @@ FLAGS = {
         ["--model.max_position", "8"],
         ["max_completion_length", "model.max_position = 8"],
     ),
-    "micro-batch that does not divide": (
-        ["--update.micro_batch", "3"],
-        ["update.micro_batch", "got 3", "divisor"],
+    "micro-batch that devices do not divide": (
+        ["--mesh.data", "2", "--update.micro_batch", "3"],
+        ["update.micro_batch", "got 3", "mesh.data x mesh.fsdp = 2"],
     ),
+    "axis that splits nothing": (["--mesh.tensor", "5"], ["mesh.tensor", "got 5", "model.num_heads = 2"]),
+    "no devices": (["--mesh.fsdp", "0"], ["mesh.fsdp", "got 0", "1 or more"]),
+    "copies that do not fit": (["--mesh.data", "5", "--mesh.fsdp", "2"], ["mesh.data", "got 5", "at most 4"]),
     "mini-batch that does not divide": (["--update.mini_batch", "3"], ["update.mini_batch", "got 3"]),
     "more devices than there are": (["--mesh.data", "64"], ["mesh.data", "64"]),
     "truncated sampling": (["--rollout.top_p", "0.9"], ["rollout.top_k/top_p", "allow_truncated_sampling"]),

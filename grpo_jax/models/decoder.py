@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from grpo_jax.models import rope
 from grpo_jax.models.attention import Attend
+from grpo_jax.models.axes import constrain, lookup
 from grpo_jax.models.config import LoraConfig, ModelConfig
 
 
@@ -91,9 +92,9 @@ class Blocks(nnx.Module):
         out, cache = self._attention(
             rms_norm(x, self.attention_norm, eps), cos, sin, attend, layer, window, cache
         )
-        x = x + out
+        x = constrain(x + out, "rows")
         h = rms_norm(x, self.mlp_norm, eps)
-        return x + self.down(jax.nn.silu(self.gate(h)) * self.up(h)), cache
+        return constrain(x + self.down(jax.nn.silu(self.gate(h)) * self.up(h)), "rows"), cache
 
     def _attention(self, h, cos, sin, attend, layer, window, cache):
         heads, kv_heads, head_dim = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
@@ -133,7 +134,7 @@ class Decoder(nnx.Module):
           cache: any pytree that `attend` reads and returns updated; it is carried through the layers.
         """
         config = self.config
-        x = jnp.take(self.embedding[...], ids, axis=0).astype(config.dtype)
+        x = lookup(self.embedding[...], ids).astype(config.dtype)
         cos, sin = rope.cos_sin(
             positions, head_dim=config.head_dim, theta=config.rope_theta, scaling=config.rope_scaling
         )
@@ -154,7 +155,9 @@ class Decoder(nnx.Module):
 
     def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
         """Float32 logits whatever the compute dtype: their errors go straight into log-probabilities."""
-        hidden = hidden.astype(jnp.float32)
+        hidden = constrain(
+            hidden.astype(jnp.float32), "rows"
+        )  # tokens, where the caller has joined rows and time
         if self.head is None:
             return jnp.einsum("...d,vd->...v", hidden, self.embedding[...].astype(jnp.float32))
         return jnp.einsum("...d,dv->...v", hidden, self.head[...].astype(jnp.float32))

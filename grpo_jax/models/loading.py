@@ -17,6 +17,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from grpo_jax.models import families
+from grpo_jax.models.axes import ShardingRule
 from grpo_jax.models.checkpoint_files import SafetensorsFolder
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.decoder import Decoder
@@ -29,8 +30,6 @@ PIECE_BYTES = 32 * 2**20
 _EMBEDDING = TENSORS["embedding"]
 
 Sharding = NamedSharding | SingleDeviceSharding
-ShardingRule = Callable[[str, tuple[int, ...]], Sharding]
-"""(parameter name such as "blocks.query.kernel", shape) -> where it lives."""
 
 
 class Tensors(Protocol):

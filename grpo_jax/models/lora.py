@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from grpo_jax.models.axes import ShardingRule
 from grpo_jax.models.config import LoraConfig, ModelConfig
 from grpo_jax.models.decoder import Adapter, Decoder
 
@@ -28,7 +29,7 @@ def join(trainable: nnx.State, frozen: nnx.State | None) -> nnx.State:
 
 
 def attach(
-    decoder: Decoder, lora: LoraConfig, *, rngs: nnx.Rngs, sharding: jax.sharding.Sharding | None = None
+    decoder: Decoder, lora: LoraConfig, *, rngs: nnx.Rngs, sharding: ShardingRule | None = None
 ) -> Decoder:
     """The decoder with fresh adapters, which change nothing until they train. Its own parameters are shared.
 
@@ -36,7 +37,7 @@ def attach(
       decoder: a decoder without adapters.
       lora: which projections, and how wide.
       rngs: where the adapters' random half comes from.
-      sharding: where adapters live, usually replicated over the mesh; None leaves them on the default device.
+      sharding: where each adapter lives; None leaves them on the default device.
     """
     if decoder.config.lora:
         raise ValueError("this model already has adapters; merge them before attaching others")
@@ -48,7 +49,13 @@ def attach(
         return nnx.state(Decoder(config, rngs=rngs), Adapter)
 
     structure, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
-    fresh = dict(nnx.to_flat_state(jax.jit(adapters, out_shardings=sharding)(rngs)))
+    where = None
+    if sharding:
+        shapes = nnx.to_flat_state(jax.eval_shape(adapters, rngs))
+        where = nnx.from_flat_state(
+            [(path, leaf.replace(sharding(".".join(path), leaf.shape))) for path, leaf in shapes]
+        )
+    fresh = dict(nnx.to_flat_state(jax.jit(adapters, out_shardings=where)(rngs)))
     filled = [(path, own[path] if path in own else fresh[path]) for path, _ in nnx.to_flat_state(abstract)]
     return nnx.merge(structure, nnx.from_flat_state(filled))
 

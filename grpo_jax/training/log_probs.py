@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from grpo_jax.models.axes import pick
 from grpo_jax.training import layouts
 from grpo_jax.types import Batch
 
@@ -99,7 +100,7 @@ def _forward(logits, targets):
     total = weight.sum(-1)
     log_z = jnp.log(total)
     entropy = log_z - (weight * shifted).sum(-1) / total
-    chosen = jnp.take_along_axis(shifted, targets[..., None], axis=-1)[..., 0]
+    chosen = pick(shifted, targets)
     return (chosen - log_z, entropy), (logits, targets, top[..., 0] + log_z, entropy)
 
 

@@ -63,7 +63,7 @@ def warm_start(run: Run, state: TrainState, journal: Journal, stopping: Callable
                     prompt_size=run.config.rollout.max_prompt_length,
                     size=size,
                 )
-                batch = sharding.pad_rows(batch, run.mesh.size)
+                batch = sharding.pad_rows(batch, sharding.row_shards(run.mesh))
                 state, metrics = run.warm_update(state, sharding.split_rows(batch, run.mesh))
                 state = replace(state, step=state.step + 1, cursor=state.cursor + options.batch_size)
                 refuse_if_stuck(run, state)
@@ -76,7 +76,7 @@ def warm_start(run: Run, state: TrainState, journal: Journal, stopping: Callable
     if state.step < options.steps:
         save(run, state)
         return state
-    fresh = sharding.replicate(policy_stage(run, replace(state, frozen=None)), run.mesh)
+    fresh = sharding.place(policy_stage(run, replace(state, frozen=None)), run.policy.sharding)
     return replace(fresh, frozen=state.frozen)
 
 

@@ -35,14 +35,21 @@ def optimize(
     collected = []
     for _ in range(options.epochs):
         for part in batches.mini_batches(batch, rollout_groups=group_ids, num_groups=groups):
-            state, metrics = run.update(state, sharding.split_rows(part, run.mesh))
+            state, metrics = run.update(state, on_devices(run, part, micro_batches=run.micro_batches))
             collected.append(metrics)
     return state, mean_of_steps([jax.device_get(metrics) for metrics in collected])
 
 
 def log_probs_under(run: Run, params, batch: Batch) -> np.ndarray:
     """Completion log-probabilities [N, T] of the whole batch, gradient-free."""
-    return np.asarray(run.log_prob_pass(params, sharding.split_rows(batch, run.mesh)))
+    rows = on_devices(run, batch, micro_batches=run.micro_batches * run.mini_batches)
+    return np.asarray(run.log_prob_pass(params, rows))[: len(batch.group_ids)]
+
+
+def on_devices(run: Run, batch: Batch, *, micro_batches: int) -> Batch:
+    """The rows of `batch` dealt to the devices, with padding rows to make equal shares of every micro-batch."""
+    padded = sharding.pad_rows(batch, micro_batches * sharding.row_shards(run.mesh))
+    return sharding.split_rows(padded, run.mesh)
 
 
 def mean_of_steps(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -6,24 +6,27 @@ from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from grpo_jax.config import PretrainedModel
 from grpo_jax.models import loading, lora
+from grpo_jax.models.axes import ShardingRule
 from grpo_jax.models.config import LoraConfig, ModelConfig
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.tokenizers import Tokenizer
+from grpo_jax.training import sharding
 
 
 class Policy(NamedTuple):
     """A decoder without its parameters, and where they come from.
 
-    `initial` is a function of a random key: (trainable, frozen), whole on every device of the mesh. Frozen is None
+    `initial` is a function of a random key: (trainable, frozen), each array where `sharding` wants it. Frozen is None
     without LoRA. With it, calling `initial` again is how a resumed run gets its frozen base back, bit for bit.
     """
 
     config: ModelConfig
     graphdef: nnx.GraphDef
+    sharding: ShardingRule
     initial: Callable[[jax.Array], tuple[Any, Any]]
 
 
@@ -65,30 +68,27 @@ def sized_for(architecture: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
 def make_policy(model: ModelConfig | PretrainedModel, config: ModelConfig, *, mesh: Mesh) -> Policy:
     """The policy that begins as `model`, whose architecture is `config`."""
     graphdef, _ = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
-    whole = NamedSharding(mesh, PartitionSpec())
+    rule = sharding.rule_of(mesh, config)
     if isinstance(model, PretrainedModel):
 
         def initial(key: jax.Array) -> tuple[Any, Any]:
-            decoder = loading.load_decoder(
-                model.path, config=replace(config, lora=None), sharding=lambda name, shape: whole
-            )
+            decoder = loading.load_decoder(model.path, config=replace(config, lora=None), sharding=rule)
             if config.lora:
-                decoder = lora.attach(decoder, config.lora, rngs=nnx.Rngs(params=key), sharding=whole)
-            return _none_if_empty(lora.split(decoder))
+                decoder = lora.attach(decoder, config.lora, rngs=nnx.Rngs(params=key), sharding=rule)
+            return _none_if_empty(lora.split(decoder)[1:])
     else:
 
-        @jax.jit
         def random(key: jax.Array):
             return lora.split(Decoder(config, rngs=nnx.Rngs(params=key)))[1:]
 
         def initial(key: jax.Array) -> tuple[Any, Any]:
-            return _none_if_empty((graphdef, *jax.device_put(random(key), whole)))
+            return _none_if_empty(sharding.build(random, rule, key))
 
-    return Policy(config, graphdef, initial)
+    return Policy(config, graphdef, rule, initial)
 
 
-def _none_if_empty(parts: tuple[nnx.GraphDef, nnx.State, nnx.State]) -> tuple[nnx.State, nnx.State | None]:
-    _, trainable, frozen = parts
+def _none_if_empty(parts: tuple[nnx.State, nnx.State]) -> tuple[nnx.State, nnx.State | None]:
+    trainable, frozen = parts
     return trainable, frozen if len(frozen) else None
 
 

@@ -74,6 +74,8 @@ class Run:
     rewards: Sequence[scoring.WeightedReward]
     policy: Policy
     optimizer: optax.GradientTransformation
+    micro_batches: int
+    """Forward and backward passes of an optimizer step."""
     update: Step
     log_prob_pass: Callable
     warm_optimizer: optax.GradientTransformation
@@ -81,10 +83,15 @@ class Run:
     checkpoints: Checkpoints
 
     @property
+    def mini_batches(self) -> int:
+        """Optimizer steps of one pass over a rollout."""
+        size = self.config.rollout.batch_size
+        return size // (self.config.update.mini_batch or size)
+
+    @property
     def updates_per_rollout(self) -> int:
         """Optimizer steps that one rollout is used for."""
-        rollout, update = self.config.rollout, self.config.update
-        return update.epochs * (rollout.batch_size // (update.mini_batch or rollout.batch_size))
+        return self.config.update.epochs * self.mini_batches
 
 
 def prepare(config: Config) -> Run:
@@ -105,20 +112,18 @@ def prepare(config: Config) -> Run:
     rewards = scoring.build(config.reward.functions)
     scoring.check(rewards, [*split.train, *split.held_out])
     objective = objective_of(config.loss, max_length=config.rollout.max_completion_length)
-    mesh = sharding.make_mesh(config.mesh.data or jax.device_count())
+    mesh = sharding.make_mesh(*experiment.mesh_shape(config.mesh, devices=jax.device_count()))
     policy = make_policy(config.model, sized_for(architecture, tokenizer), mesh=mesh)
     folder = open_folder(config)
 
     rollout, update = config.rollout, config.update
     groups = update.mini_batch or rollout.batch_size
-    sequences = groups * rollout.group_size
-    micro_batches = sequences // (update.micro_batch or sequences)
-    head_chunk = update.head_chunk or head_chunk_within(
-        update.head_memory_mib, vocab_size=policy.config.vocab_size
+    micro_batches = experiment.micro_batches(config)
+    head_chunk = mesh.shape["fsdp"] * (
+        update.head_chunk or head_chunk_within(update.head_memory_mib, vocab_size=policy.config.vocab_size)
     )
-    layout = layouts.choose(
-        update.layout, rows=sequences // micro_batches // mesh.size, group_size=rollout.group_size
-    )
+    rows = experiment.rows_per_device(config, shards=sharding.row_shards(mesh))
+    layout = layouts.choose(update.layout, rows=rows, group_size=rollout.group_size)
     log_probs = make_log_probs(
         policy.graphdef, temperature=rollout.temperature, head_chunk=head_chunk, layout=layout
     )
@@ -142,6 +147,7 @@ def prepare(config: Config) -> Run:
         rewards=rewards,
         policy=policy,
         optimizer=optimizer,
+        micro_batches=micro_batches,
         update=make_update(
             log_probs=log_probs,
             objective=objective,
@@ -172,7 +178,7 @@ def initial_state(run: Run) -> TrainState:
     warm = run.config.warm_start.steps > 0
     state = TrainState(
         params=params,
-        optimizer=run.warm_optimizer.init(params),
+        optimizer=sharding.build(run.warm_optimizer.init, run.policy.sharding, params),
         key=key,
         step=jnp.int32(0),
         warm=jnp.int32(warm),
@@ -182,7 +188,7 @@ def initial_state(run: Run) -> TrainState:
         ref_params=params if run.config.loss.kl_coef else None,
         sampler_params=params if run.config.rollout.lag else None,
     )
-    state = sharding.replicate(state if warm else policy_stage(run, state), run.mesh)
+    state = sharding.place(state if warm else policy_stage(run, state), run.policy.sharding)
     return replace(state, frozen=frozen)  # never donated, so it needs no buffers of its own
 
 
@@ -190,7 +196,7 @@ def policy_stage(run: Run, state: TrainState) -> TrainState:
     """`state` at the start of GRPO: fresh optimizer moments, and the reference policy is the policy as it is now."""
     return replace(
         state,
-        optimizer=run.optimizer.init(state.params),
+        optimizer=sharding.build(run.optimizer.init, run.policy.sharding, state.params),
         step=jnp.int32(0),
         warm=jnp.int32(0),
         cursor=jnp.int32(0),

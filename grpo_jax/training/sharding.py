@@ -1,40 +1,76 @@
-"""Where arrays live: parameters on every device of the data axis, batch rows split over it."""
+"""Where arrays live, and sums over devices: parameters as `models.axes` says, batch rows over data and fsdp."""
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from grpo_jax.models.axes import DATA, FSDP, MESH_AXES, TENSOR, ShardingRule, parameter_sharding
+from grpo_jax.models.config import ModelConfig
 from grpo_jax.types import Batch
 
-DATA = "data"
+ROWS = PartitionSpec(MESH_AXES["rows"])
 
 
-def make_mesh(data: int) -> Mesh:
-    """A mesh of `data` devices along the data axis."""
-    return jax.make_mesh(
-        (data,), (DATA,), devices=jax.devices()[:data], axis_types=(jax.sharding.AxisType.Auto,)
-    )
+def make_mesh(data: int, fsdp: int = 1, tensor: int = 1) -> Mesh:
+    """A mesh of the first data × fsdp × tensor devices."""
+    sizes = (data, fsdp, tensor)
+    devices = jax.devices()[: data * fsdp * tensor]
+    return jax.make_mesh(sizes, (DATA, FSDP, TENSOR), devices=devices, axis_types=(AxisType.Auto,) * 3)
+
+
+def row_shards(mesh: Mesh) -> int:
+    """Into how many parts the rows of a batch are split."""
+    return mesh.shape[DATA] * mesh.shape[FSDP]
 
 
 def axis_name(mesh: Mesh) -> str | None:
-    """The axis to sum over, or None on one device, where the same code runs without a collective."""
+    """The axis to sum over, or None where there is one data shard, and the same code runs without a collective."""
     return DATA if mesh.shape[DATA] > 1 else None
 
 
-def replicate(tree, mesh: Mesh):
-    """Every array of `tree` whole on every device, in buffers of its own, because an update donates them.
+def rule_of(mesh: Mesh, config: ModelConfig) -> ShardingRule:
+    """The table of `models.axes` for this mesh and architecture."""
+    return lambda name, shape: parameter_sharding(name, shape, mesh=mesh, config=config)
+
+
+def shardings(tree: Any, rule: ShardingRule) -> Any:
+    """The sharding of every array of `tree` (or of every shape: arrays need not exist yet)."""
+    return jax.tree_util.tree_map_with_path(lambda path, x: rule(dotted(path), x.shape), tree)
+
+
+def dotted(path: tuple) -> str:
+    """A key path as a name, without the variables that nnx wraps its leaves in."""
+    names = [str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path]
+    return ".".join(name for name in names if name not in ("value", "raw_value"))
+
+
+def build(function: Callable, rule: ShardingRule, *arguments: Any) -> Any:
+    """function(*arguments), every array of it made where it shall live: none is ever whole on one device."""
+    where = shardings(jax.eval_shape(function, *arguments), rule)
+    return jax.jit(function, out_shardings=where)(*arguments)
+
+
+def place(tree: Any, rule: ShardingRule) -> Any:
+    """Every array of `tree` where it shall live, in buffers of its own, because an update donates them.
 
     The copy comes first: device_put gives two leaves that are one array the same buffers, and donating those twice
     crashes the process.
     """
-    sharding = NamedSharding(mesh, PartitionSpec())
-    return jax.tree.map(lambda x: jax.device_put(jnp.copy(x), sharding), tree)
+    return jax.tree.map(lambda x, where: jax.device_put(jnp.copy(x), where), tree, shardings(tree, rule))
+
+
+def replicate(tree: Any, mesh: Mesh) -> Any:
+    """Every array of `tree` whole on every device, in buffers of its own."""
+    return place(tree, lambda name, shape: NamedSharding(mesh, PartitionSpec()))
 
 
 def split_rows(batch: Batch, mesh: Mesh) -> Batch:
-    """The rows of `batch` dealt to the devices of the data axis."""
-    return jax.device_put(batch, NamedSharding(mesh, PartitionSpec(DATA)))
+    """The rows of `batch`, whose number `row_shards` divides, dealt to the devices."""
+    return jax.device_put(batch, NamedSharding(mesh, ROWS))
 
 
 def pad_rows(batch: Batch, multiple: int) -> Batch:
@@ -52,17 +88,23 @@ def pad_rows(batch: Batch, multiple: int) -> Batch:
     return padded
 
 
-def per_shard(function, mesh: Mesh, in_specs, out_specs):
-    """`function` run once per device of the data axis on its own rows; unchanged on a mesh of one.
+def per_shard(function: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable:
+    """`function` run once per data shard on its own rows; on a mesh with one it is run as it is.
 
-    Manual over the data axis only, so that other axes stay with the partitioner.
+    Manual over the data axis only: fsdp and tensor stay with the partitioner, which reads the constraints that the
+    function puts on its arrays in the context of this mesh.
     """
-    if axis_name(mesh) is None:
-        return function  # a manual axis of size 1 aborts on CPU
+    if axis_name(mesh) is None:  # a manual axis of size 1 aborts on CPU
+
+        def whole(*arguments):
+            with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+                return function(*arguments)
+
+        return whole
     return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names={DATA})
 
 
-def varying(tree, mesh: Mesh):
+def varying(tree: Any, mesh: Mesh) -> Any:
     """Marks replicated values as different per device, so that gradients with respect to them stay local.
 
     Without this a gradient inside shard_map is summed over devices at once, and a later psum would count it again.
@@ -72,11 +114,32 @@ def varying(tree, mesh: Mesh):
     return jax.tree.map(lambda x: jax.lax.pcast(x, DATA, to="varying"), tree)
 
 
-def psum(tree, mesh: Mesh):
+def psum(tree: Any, mesh: Mesh) -> Any:
     """The sum over the data axis."""
     return tree if axis_name(mesh) is None else jax.lax.psum(tree, DATA)
 
 
-def zeros_like(tree):
+def zeros_like(tree: Any) -> Any:
     """Zeros shaped, typed and varying like `tree`."""
     return jax.tree.map(jnp.zeros_like, tree)
+
+
+Specs = tuple[PartitionSpec, ...]
+"""How each leaf of a tree is split: hashable, and so a static argument."""
+
+
+def specs_of(tree: Any) -> Specs:
+    """How the arrays of `tree` are split now."""
+    return tuple(getattr(x.sharding, "spec", PartitionSpec()) for x in jax.tree.leaves(tree))
+
+
+def keep(tree: Any, specs: Specs, mesh: Mesh, *, manual: bool = False) -> Any:
+    """`tree` split by `specs`: state leaves a step as it came in, and gradients accumulate as their parameters lie.
+
+    `manual` says that this is inside `per_shard`, whose context names the mesh.
+    """
+    if mesh.size == 1:
+        return tree
+    leaves, structure = jax.tree.flatten(tree)
+    where = [spec if manual else NamedSharding(mesh, spec) for spec in specs]
+    return structure.unflatten(map(jax.lax.with_sharding_constraint, leaves, where))

@@ -2,12 +2,12 @@
 
 1. Token weights, once for the mini-batch: segment sums per device and one psum. Every division over the batch is in them.
 2. Micro-batches under `lax.scan`: each adds the gradient of a plain sum, −Σ w·ℓ, to a local accumulator.
-3. One psum of the gradients.
+3. One psum of the gradients over the data axis. (What fsdp and tensor split, the partitioner sums where it lies.)
 4. Clip, optimizer, and a guard: a non-finite gradient never reaches the parameters.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,11 +21,34 @@ from grpo_jax.losses import objective as objectives
 from grpo_jax.losses.diagnostics import Totals, token_means
 from grpo_jax.losses.groups import group_rows
 from grpo_jax.models import lora
+from grpo_jax.models.axes import constrain
 from grpo_jax.training import sharding
 from grpo_jax.training.log_probs import LogProbs
 from grpo_jax.types import Batch, TrainState
 
-Step = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Float[Array, ""]]]]
+
+@dataclass(frozen=True)
+class Step:
+    """A jitted optimizer step, (state, batch) -> (state, metrics). It donates its state, all but the frozen part.
+
+    State comes out split over the mesh as it went in.
+    """
+
+    program: Any
+    """The jitted function. The frozen part is an argument of its own: it is neither donated nor returned."""
+
+    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
+        new_state, metrics = self.program(*self._arguments(state, batch))
+        return replace(new_state, frozen=state.frozen), metrics
+
+    def lower(self, state: TrainState, batch: Batch) -> jax.stages.Lowered:
+        """The program for such arguments, which may be shapes with shardings, to look at or to compile."""
+        return self.program.lower(*self._arguments(state, batch))
+
+    @staticmethod
+    def _arguments(state: TrainState, batch: Batch):
+        specs = sharding.specs_of(state.params), sharding.specs_of(state.optimizer)
+        return replace(state, frozen=None), state.frozen, batch, specs
 
 
 def make_update(
@@ -40,8 +63,7 @@ def make_update(
 ) -> Step:
     """The jitted policy update of mini-batches of `num_groups` groups with ids in [0, num_groups).
 
-    The returned function donates its state, all but the frozen part. A group may be split between devices and
-    micro-batches, a sequence not.
+    A group may be split between devices and micro-batches, a sequence not.
     """
     axis = sharding.axis_name(mesh)
     groups = {"num_groups": num_groups, "axis_name": axis}
@@ -158,17 +180,18 @@ def make_log_prob_pass(*, log_probs: LogProbs, mesh: Mesh, micro_batches: int):
         out = _over_micro_batches(lambda rows: log_probs(params, rows)[0], batch, micro_batches)
         return out.reshape(batch.completion_ids.shape)
 
-    spec = PartitionSpec(sharding.DATA)
+    spec = PartitionSpec(sharding.DATA)  # fsdp splits rows too, which is the partitioner's business
     return jax.jit(sharding.per_shard(shard, mesh, (PartitionSpec(), spec), spec))
 
 
 def make_gradient(*, constants_of_batch, loss_of_rows, mesh: Mesh, micro_batches: int):
-    """A function (params, frozen, batch) -> (gradients, loss, Totals, metrics), summed over micro-batches and devices.
+    """A function (params, frozen, batch, specs) -> (gradients, loss, Totals, metrics), summed over all there is.
 
-    Gradients are with respect to `params`; `frozen` is the rest of the policy, None if there is no rest.
+    Gradients are with respect to `params` and split as `specs` says; `frozen` is the rest of the policy, None if there
+    is no rest.
     """
 
-    def shard(params: Any, frozen: Any, batch: Batch):
+    def shard(params: Any, frozen: Any, batch: Batch, *, specs: sharding.Specs):
         constants, metrics = constants_of_batch(lora.join(params, frozen), batch)
         local, local_frozen = sharding.varying((params, frozen), mesh)
 
@@ -177,7 +200,8 @@ def make_gradient(*, constants_of_batch, loss_of_rows, mesh: Mesh, micro_batches
 
         def accumulate(gradients, inputs):
             (value, totals), new = jax.value_and_grad(loss, has_aux=True)(local, *inputs)
-            return jax.tree.map(jnp.add, gradients, new), (value, totals)
+            gradients = jax.tree.map(jnp.add, gradients, new)
+            return sharding.keep(gradients, specs, mesh, manual=True), (value, totals)
 
         split = _split((batch, constants), micro_batches)
         gradients, (values, totals) = jax.lax.scan(accumulate, sharding.zeros_like(local), split)
@@ -186,8 +210,13 @@ def make_gradient(*, constants_of_batch, loss_of_rows, mesh: Mesh, micro_batches
         gradients, value = sharding.psum((gradients, values.sum()), mesh)
         return gradients, value, totals.psum(sharding.axis_name(mesh)), metrics
 
-    specs = (PartitionSpec(), PartitionSpec(), PartitionSpec(sharding.DATA))
-    return sharding.per_shard(shard, mesh, specs, PartitionSpec())
+    inputs = (PartitionSpec(), PartitionSpec(), PartitionSpec(sharding.DATA))
+
+    def gradient(params: Any, frozen: Any, batch: Batch, specs: sharding.Specs):
+        run = sharding.per_shard(partial(shard, specs=specs), mesh, inputs, PartitionSpec())
+        return run(params, frozen, batch)
+
+    return gradient
 
 
 def _make_step(*, constants_of_batch, loss_of_rows, optimizer, mesh: Mesh, micro_batches: int) -> Step:
@@ -198,8 +227,8 @@ def _make_step(*, constants_of_batch, loss_of_rows, optimizer, mesh: Mesh, micro
         micro_batches=micro_batches,
     )
 
-    def step(state: TrainState, frozen: Any, batch: Batch):
-        gradients, value, totals, metrics = gradient(state.params, frozen, batch)
+    def step(state: TrainState, frozen: Any, batch: Batch, specs: tuple[sharding.Specs, sharding.Specs]):
+        gradients, value, totals, metrics = gradient(state.params, frozen, batch, specs[0])
         norm = optax.tree.norm(gradients)
         finite = jnp.isfinite(norm) & jnp.isfinite(value)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
@@ -207,22 +236,19 @@ def _make_step(*, constants_of_batch, loss_of_rows, optimizer, mesh: Mesh, micro
         params, optimizer_state = jax.tree.map(
             lambda new, old: jnp.where(finite, new, old), proposed, (state.params, state.optimizer)
         )
+        params = sharding.keep(params, specs[0], mesh)
+        optimizer_state = sharding.keep(optimizer_state, specs[1], mesh)
         skipped = jnp.where(finite, 0, state.skipped + 1)
         new_state = replace(state, params=params, optimizer=optimizer_state, skipped=skipped)
         return new_state, {**metrics, **totals.finalize(), "grad/norm": norm, "update/skipped": 1.0 - finite}
 
-    compiled = jax.jit(step, donate_argnums=0)
-
-    def keep_frozen(state: TrainState, batch: Batch):
-        """The frozen part is an argument of its own: it is neither donated nor returned."""
-        new_state, metrics = compiled(replace(state, frozen=None), state.frozen, batch)
-        return replace(new_state, frozen=state.frozen), metrics
-
-    return keep_frozen
+    return Step(jax.jit(step, donate_argnums=0, static_argnums=3))
 
 
 def _split(tree: Any, parts: int) -> Any:
-    return jax.tree.map(lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), tree)
+    """Micro-batches, the rows of each over the same devices as the rows of the whole."""
+    rows = jax.tree.map(lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), tree)
+    return jax.tree.map(lambda x: constrain(x, None, "rows"), rows)
 
 
 def _over_micro_batches(function, batch: Batch, micro_batches: int):

@@ -14,10 +14,10 @@ from tests.tiny import MODEL, tiny
 LORA = {"lora_rank": 2, "lora_alpha": 16.0, "lora_targets": ("query", "out", "down")}
 
 
-def write_base(folder: Path) -> Path:
-    """The checkpoint, with the character tokenizer beside it."""
+def write_base(folder: Path, *, multiple: int = 1) -> Path:
+    """The checkpoint, its vocabulary a multiple of `multiple`, with the character tokenizer beside it."""
     tokenizer = CharacterTokenizer()
-    config = replace(MODEL, vocab_size=tokenizer.vocab_size)
+    config = replace(MODEL, vocab_size=tokenizer.vocab_size + -tokenizer.vocab_size % multiple)
     exporting.export_model(folder, Decoder(config, rngs=nnx.Rngs(7)), tokenizer)
     return folder
 
