@@ -1,0 +1,50 @@
+"""Temporary memory of one policy update at a large vocabulary, from XLA's own account of the compiled programs.
+
+    sh experiments/benchmarks/peers_setup.sh peers
+    python experiments/benchmarks/memory.py --tunix-python peers/tunix/bin/python
+
+Nothing runs: the programs are compiled for this machine's CPU and asked what they need beside parameters, optimizer
+state and batch. "full logits" is grpo_jax with all logits at once. 2 layers of width 256, vocabulary 151,936, 16
+sequences of 64 + 512 tokens, float32, no activation checkpointing.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from turns import machine, write_section
+from update import HERE, Cell, model, start
+
+CELL = Cell("", model(2, 256, 688, 4, 2, 151_936), prompts=2, group_size=8, prompt=64, completion=512)
+
+
+def main() -> None:
+    """Compiles, compares and writes the README's section."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--tunix-python", help="python of an environment with google-tunix 0.1.7")
+    options = parser.parse_args()
+    pythons = {"group": sys.executable, "plain": sys.executable, "full logits": sys.executable}
+    pythons |= {"tunix": options.tunix_python} if options.tunix_python else {}
+    load, needed = os.getloadavg()[0], {}
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder) / "model"
+        CELL.write(folder)
+        for system, python in pythons.items():
+            (worker,) = start({system: python})
+            worker.ask(open=str(folder))
+            needed[system] = worker.ask(temporary_bytes=True)
+            worker.close()
+    lines = [
+        f"| {system} | {size / 2**20:,.0f} | {size / needed['group']:.1f} | {size / needed['plain']:.1f} |"
+        for system, size in needed.items()
+    ]
+    table = ["| update | temporaries, MiB | times group's | times plain's |", "|---|---|---|---|", *lines]
+    text = "\n".join([machine("python experiments/benchmarks/memory.py …", load), "", *table])
+    print(text)
+    write_section(HERE / "README.md", "memory", text)
+
+
+if __name__ == "__main__":
+    main()
