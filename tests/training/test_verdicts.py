@@ -17,7 +17,7 @@ from grpo_jax.rewards import scoring
 from grpo_jax.rewards.judged import Judged
 from grpo_jax.training import loop, setup
 from grpo_jax.training.records import Position, read_rows
-from grpo_jax.training.verdicts import Verdicts
+from grpo_jax.training.verdicts import Verdicts, digest
 from grpo_jax.types import Problem
 from tests.tiny import tiny, vowels
 from tests.training.test_loop import assert_equal, measured
@@ -85,6 +85,15 @@ def test_other_steps_and_other_completions_are_judged(tmp_path):
         scored(verdicts, judge, ["2", "5", "2"], step=3)
         assert len(judge.asked) == 3
     assert [row["step"] for row in read_rows(tmp_path / "verdicts.jsonl")] == [1, 2, 3]
+
+
+def test_a_verdict_is_on_a_completion_of_a_problem(tmp_path):
+    with Verdicts(tmp_path, resumed=None) as verdicts:
+        assert scored(verdicts, Judge(), ["2", "2", "5"]).rewards[:, 0].tolist() == [1, 0, 0]
+    problem = PROBLEMS[0]
+    others = [replace(problem, answer="3"), replace(problem, metadata={"turns": ["a"]}), PROBLEMS[1]]
+    assert len({digest(p, "2") for p in (problem, *others)}) == 4
+    assert digest(replace(problem, metadata={"location": "elsewhere"}), "2") == digest(problem, "2")
 
 
 def test_a_new_run_knows_nothing(tmp_path):
