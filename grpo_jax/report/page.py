@@ -190,6 +190,8 @@ def _sample_row(row: Mapping[str, Any]) -> str:
     )
     sign = "" if not row["advantage"] else ' class="up"' if row["advantage"] > 0 else ' class="down"'
     ended = html.escape(row["stop_reason"])
+    verdict = html.escape(", ".join(row.get("verdicts", {}).values()))
+    reward += f" ({verdict})" if verdict else ""
     return f"<tr>{texts}<td>{reward}</td><td{sign}>{advantage}</td><td>{ended}</td></tr>"
 
 

@@ -38,14 +38,16 @@ class Batched:
     function: Callable[..., Sequence[float | Exception | None]]
     start: Callable[[], object] | None = None
     """Called when the reward is built: raises if this machine lacks what it needs."""
+    recorded: bool = False
+    """Its verdicts may depend on time limits, or on something outside: a step that is made again is not judged again."""
 
 
 BUILTINS: dict[str, Callable[..., float | None] | Batched] = {
     "exact_match": builtin.exact_match,
     "number_match": builtin.number_match,
-    "math": Batched(math.math_all, start=math.start),
-    "code": Batched(code.code_all, start=code.start),
-    "reasoning_gym": Batched(reasoning_gym.reasoning_gym_all, start=reasoning_gym.start),
+    "math": Batched(math.math_all, start=math.start, recorded=True),
+    "code": Batched(code.code_all, start=code.start, recorded=True),
+    "reasoning_gym": Batched(reasoning_gym.reasoning_gym_all, start=reasoning_gym.start, recorded=True),
     "format": Batched(form.format_all),
     "tags": form.tags,
     "overlong": form.overlong,
@@ -219,7 +221,7 @@ def _find(name: str) -> Callable[..., Any] | Batched:
         return Batched(ADAPTERS[adapter](resolve(path, {}, "reward.functions")))
     function = resolve(name, BUILTINS, "reward.functions")
     if inspect.iscoroutinefunction(function):
-        return Batched(adapters.from_coroutine(function))
+        return Batched(adapters.from_coroutine(function), recorded=True)
     return function
 
 
@@ -230,7 +232,7 @@ def _bind(
         bound = _bind(function.function, name, options)
         if function.start is not None:
             function.start()
-        return Batched(bound)
+        return Batched(bound, recorded=function.recorded)
     given = dict(options)
     if _takes_length(function):
         given.setdefault(LENGTH, 0)

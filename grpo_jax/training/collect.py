@@ -70,7 +70,7 @@ def judged_round(run: Run, state: TrainState, journal: Journal, *, step: int, nu
     started = run.ahead.pop(step, None) if number == 0 else None
     if started is None:
         started = begin(run, state, step=step, number=number)
-    judged = judge(run, started.examples, started.pending, journal)
+    judged = judge(run, started.examples, started.pending, journal, step=step)
     group_ids = judged.rollout.group_ids + number * run.config.rollout.batch_size
     return replace(judged, rollout=replace(judged.rollout, group_ids=group_ids))
 
@@ -139,6 +139,7 @@ def write_down(
         rewards=scores.total,
         advantages=advantages,
         stop_reasons=rollout.stop_reason,
+        verdicts=scores.verdicts,
     )
     return rollout_metrics(
         rewards=scores.rewards,

@@ -9,6 +9,7 @@ from grpo_jax.evaluation import Evaluation
 from grpo_jax.training.metrics import MetricWriter, PhaseTimer
 from grpo_jax.training.progress import Progress
 from grpo_jax.training.records import Position, SampleWriter, save_evaluation
+from grpo_jax.training.verdicts import Verdicts
 
 TITLES = {"warm_start": "warm start", "policy": "GRPO"}
 
@@ -24,6 +25,7 @@ class Journal:
         wandb = {"project": wandb_project, "name": folder.name, "dir": str(folder)} if wandb_project else None
         self._metrics = MetricWriter(folder, resumed=resumed, wandb=wandb)
         self._samples = SampleWriter(folder, resumed=resumed)
+        self.verdicts = Verdicts(folder, resumed=resumed)
 
     @contextmanager
     def stage(
@@ -58,6 +60,7 @@ class Journal:
         """Flushes and closes every file."""
         self._metrics.close()
         self._samples.close()
+        self.verdicts.close()
 
     def __enter__(self) -> Self:
         return self

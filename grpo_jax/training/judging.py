@@ -26,8 +26,8 @@ class Judged:
     scores: scoring.Scores
 
 
-def judge(run: Run, examples: Sequence[Example], pending: Pending, journal: Journal) -> Judged:
-    """Judges the groups of a call, one per example; waits for the call to end.
+def judge(run: Run, examples: Sequence[Example], pending: Pending, journal: Journal, *, step: int) -> Judged:
+    """Judges the groups of a call of `step`, one per example; waits for the call to end.
 
     Raises:
         InputError: a reward failed and reward.on_failure is "error".
@@ -36,23 +36,32 @@ def judge(run: Run, examples: Sequence[Example], pending: Pending, journal: Jour
     waves = [range(first, min(first + size, len(examples))) for first in range(0, len(examples), size)]
     finished: dict[int, Rollout] = {}
     judged: list[Judged] = []
+    failures = run.config.reward.on_failure == "unscored"
+    rewards = journal.verdicts.remembered(run.rewards, step=step, failures=failures)
     with journal.timer("rollout"):
         for place, rows in pending.groups():
             finished[place] = rows
             while len(judged) < len(waves) and finished.keys() >= set(waves[len(judged)]):
                 with journal.timer("reward"):
-                    judged.append(_judge_wave(run, examples, [finished[i] for i in waves[len(judged)]]))
+                    judged.append(
+                        _judge_wave(run, examples, [finished[i] for i in waves[len(judged)]], rewards)
+                    )
     return replace(join(judged), rollout=pending.result())
 
 
-def _judge_wave(run: Run, examples: Sequence[Example], groups: Sequence[Rollout]) -> Judged:
+def _judge_wave(
+    run: Run,
+    examples: Sequence[Example],
+    groups: Sequence[Rollout],
+    rewards: Sequence[scoring.WeightedReward],
+) -> Judged:
     rollout = joined(groups)
     problems = [examples[place].problem for place in rollout.group_ids]
     texts = decode(run, rollout)
     scores = scoring.score(
         problems=problems,
         completions=texts,
-        rewards=run.rewards,
+        rewards=rewards,
         lengths=rollout.completion_lengths.tolist(),
         on_failure=run.config.reward.on_failure,
     )

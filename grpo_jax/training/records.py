@@ -112,6 +112,7 @@ class SampleWriter(Closing):
         rewards: Sequence[float],
         advantages: Sequence[float],
         stop_reasons: Sequence[int],
+        verdicts: Sequence[Mapping[str, str]] | None = None,
     ) -> None:
         """Records some of a step's N completions; every argument but the position is [N]."""
         count = len(completions)
@@ -126,6 +127,7 @@ class SampleWriter(Closing):
                     "reward": finite(rewards[i]),
                     "advantage": finite(advantages[i]),
                     "stop_reason": "stopped" if stop_reasons[i] == STOPPED else "truncated",
+                    **({"verdicts": dict(verdicts[i])} if verdicts and verdicts[i] else {}),
                 }
             )
 

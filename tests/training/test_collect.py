@@ -63,7 +63,7 @@ def journal(tmp_path):
 def judged(monkeypatch):
     """Every round as it was judged."""
     rounds, real = [], collect.judge
-    monkeypatch.setattr(collect, "judge", lambda *a: rounds.append(real(*a)) or rounds[-1])
+    monkeypatch.setattr(collect, "judge", lambda *a, **k: rounds.append(real(*a, **k)) or rounds[-1])
     return rounds
 
 
@@ -145,7 +145,7 @@ def test_what_is_judged_together_does_not_depend_on_the_clock(run, journal, monk
     for order in (range(4), [2, 3, 0, 1], [3, 2, 1, 0]):
         finished = [(i, jax.tree.map(lambda x, i=i: x[4 * i : 4 * i + 4], whole)) for i in order]
         pending = SimpleNamespace(groups=finished.__iter__, result=lambda: whole)
-        everything.append(judging.judge(run, examples[:4], pending, journal))
+        everything.append(judging.judge(run, examples[:4], pending, journal, step=1))
     assert calls == [4] * 12
     for other in everything[1:]:
         assert other.texts == everything[0].texts and other.problems == everything[0].problems
