@@ -2,6 +2,12 @@
 
 Nothing holds the model twice: every device shard is allocated once; tensors are read in pieces of at most
 `PIECE_BYTES`, copied to the device, and written into place and cast to the parameter's dtype there.
+
+Measured with SmolLM2-135M (538 MB in float32, largest tensor 113 MB), cold, on a busy 2-core machine: from safetensors the
+process peaks 108 MB above the model in 3 to 7 seconds, on one device and on a mesh of eight; from GGUF 330 to 540 MB in
+20 to 30 seconds, most of it the file's vocabulary as Python objects. By its shapes Qwen2.5-7B takes 30.5 GB in float32
+(15.2 in bfloat16), an eighth of that per device on a mesh of eight; its largest tensor is 2.2 GB and is never on the host
+at once.
 """
 
 import json
@@ -24,7 +30,7 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.hub import locate, resolve
 from grpo_jax.models.names import DERIVED, TENSORS, Slot, slots
 
-PIECE_BYTES = 32 * 2**20
+PIECE_BYTES = 8 * 2**20
 """Largest piece of a tensor on the host at one time."""
 
 _EMBEDDING = TENSORS["embedding"]
