@@ -74,6 +74,20 @@ def test_maj_at_k_averages_over_blocks_and_ignores_the_rest():
     assert majority.values[0] == 0.5
 
 
+@pytest.mark.parametrize("k", [1, 3, 4, 7])
+def test_a_majority_between_two_answers_is_right_as_often_as_the_binomial_says(k):
+    p = 0.6
+    expected = sum(
+        math.comb(k, right) * p**right * (1 - p) ** (k - right) * (1 if 2 * right > k else 0.5)
+        for right in range(k + 1)
+        if 2 * right >= k
+    )
+    outcomes = np.array(list(itertools.product([1, 0], repeat=k)))
+    chances = np.prod(np.where(outcomes, p, 1 - p), axis=1)
+    votes = [["right" if verdict else "wrong" for verdict in row] for row in outcomes]
+    assert chances @ maj_at_k(votes, outcomes, k).values == pytest.approx(expected)
+
+
 def test_maj_at_1_is_the_accuracy_of_the_samples():
     correct = np.array([[1, 0, 0, 1], [0, 0, 0, 1]])
     answers = [["a", "b", "c", "a"], ["d", "e", "f", "g"]]
@@ -115,7 +129,7 @@ def test_repeating_a_verdict_adds_no_certainty():
     assert mean_interval(single, draws=32) == pytest.approx(mean_interval(single, draws=1))
 
 
-def coverage(difficulty, problems, samples, *, repeats=1000):
+def coverage(difficulty, problems, samples, *, repeats=2500):
     """Share of simulated test sets whose interval holds the population accuracy."""
     rng = np.random.default_rng(problems * 1000 + samples)
     accuracies = difficulty(rng, (repeats, problems))
@@ -125,14 +139,16 @@ def coverage(difficulty, problems, samples, *, repeats=1000):
     return np.mean((intervals[:, 0] <= truth) & (truth <= intervals[:, 1]))
 
 
-@pytest.mark.parametrize(
-    ("a", "b"), [(0.3, 0.3), (2.0, 2.0), (0.2, 1.8), (1.9, 0.1)], ids=["even", "middling", "hard", "easy"]
-)
+@pytest.mark.parametrize(("a", "b"), [(0.3, 0.3), (2.0, 2.0), (0.2, 1.8)], ids=["even", "middling", "hard"])
 @pytest.mark.parametrize(("problems", "samples"), [(30, 4), (64, 8), (256, 4), (100, 32)])
 def test_interval_covers_the_truth_nineteen_times_in_twenty(a, b, problems, samples):
-    # 1000 repeats give a standard error of .7 points, so 93-97 % is tested with 1 point of slack.
-    got = coverage(lambda rng, size: rng.beta(a, b, size), problems, samples)
-    assert 0.92 <= got <= 0.98
+    # 2500 repeats give a standard error of .4 points.
+    assert 0.93 <= coverage(lambda rng, size: rng.beta(a, b, size), problems, samples) <= 0.97
+
+
+@pytest.mark.parametrize(("problems", "samples"), [(30, 4), (64, 8), (256, 4), (100, 32)])
+def test_where_nearly_everything_is_always_solved_the_interval_is_a_little_off(problems, samples):
+    assert 0.92 <= coverage(lambda rng, size: rng.beta(1.9, 0.1, size), problems, samples) <= 0.98
 
 
 @pytest.mark.parametrize(("a", "b"), [(2.0, 2.0), (0.2, 1.8), (0.5, 9.5)])
