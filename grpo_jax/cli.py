@@ -126,7 +126,11 @@ def evaluate(arguments: Sequence[str]) -> None:
     parser = Parser(prog="grpo-jax eval", description=evaluate.__doc__)
     command.add_options(parser)
     options = parser.parse_args(arguments)
-    print(command.run(options), end="")
+    try:
+        print(command.run(options), end="")
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
 
 
 def sample(arguments: Sequence[str]) -> None:

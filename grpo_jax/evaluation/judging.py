@@ -1,6 +1,10 @@
-"""A suite's completions, sampled and judged call by call, each row on disk before the next call begins."""
+"""A suite's completions, sampled in calls of a fixed number of problems.
+
+A problem's samples are judged and on disk as soon as all of them have ended, while others are being decoded.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -13,6 +17,7 @@ from grpo_jax.evaluation.suites import Suite
 from grpo_jax.models.tokenizers import Tokenizer
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout import NativeEngine, Sampling
+from grpo_jax.rollout.background import Background
 from grpo_jax.tasks.mixing import as_number
 from grpo_jax.types import TRUNCATED, Problem, Rollout
 
@@ -76,7 +81,7 @@ def judge(
     *,
     model: tuple[Any, Any],
     tokenizer: Tokenizer,
-    show: Callable[[int, Mapping[str, float]], None] = lambda call, numbers: None,
+    show: Callable[[int, Mapping[str, float]], None] = lambda done, numbers: None,
 ) -> None:
     """Fills the ledger with every completion that it lacks.
 
@@ -85,43 +90,41 @@ def judge(
         ledger: where rows go.
         model: (structure, parameters) of the decoder.
         tokenizer: turns tokens into the text that is judged.
-        show: called with the calls that are done and the numbers so far, after each.
+        show: called with the problems that are done and the numbers so far, after each.
     """
-    engine = NativeEngine(
-        model[0], max_prompt_length=max(map(len, job.prompt_ids)), slots=job.slots, to_text=tokenizer.decode
-    )
-    engine.load(model[1])
+    graphdef, params = model
+    engine = NativeEngine(graphdef, max_prompt_length=max(map(len, job.prompt_ids)), slots=job.slots)
     key = keys.fold(keys.run_key(job.seed), "evaluation", job.suite.name)
-    for done, problems in enumerate(job.calls, start=1):
-        if not ledger.has(problems.tolist(), job.sampling.group_size):
-            rollout = engine.generate(
+    samples = job.sampling.group_size
+    with closing(Background(engine)) as sampler:
+        for problems in job.calls:
+            if ledger.has(problems.tolist(), samples):
+                continue
+            # The whole call, even if a part of it is judged: in another one draws would be rounded otherwise.
+            pending = sampler.start(
+                params,
                 [job.prompt_ids[i] for i in problems],
                 sampling=job.sampling,
                 key=key,
                 prompt_indices=problems,
             )
-            ledger.write(judged(job, problems, rollout, tokenizer))
-        rows = ledger.rows
-        show(
-            done,
-            {
-                "accuracy": float(np.mean([row["correct"] for row in rows])),
-                "length": float(np.mean([row["length"] for row in rows])),
-            },
-        )
+            for place, rollout in pending.groups():
+                problem = int(problems[place])
+                if not ledger.has([problem], samples):
+                    ledger.write(judged(job, problem, rollout, tokenizer))
+                    show(len(ledger) // samples, {name: ledger.mean(name) for name in ("correct", "length")})
 
 
-def judged(job: Job, problems: np.ndarray, rollout: Rollout, tokenizer: Tokenizer) -> list[Row]:
-    """One row for each completion of a call."""
-    suite, G = job.suite, job.sampling.group_size
-    lengths = rollout.completion_lengths.tolist()
+def judged(job: Job, problem: int, rollout: Rollout, tokenizer: Tokenizer) -> list[Row]:
+    """One row for each of a problem's completions."""
+    suite, lengths = job.suite, rollout.completion_lengths.tolist()
+    asked = suite.problems[problem]
     texts = [
         tokenizer.decode(ids[:length].tolist())
         for ids, length in zip(rollout.completion_ids, lengths, strict=True)
     ]
-    indices = np.repeat(problems, G).tolist()
     scores = scoring.score(
-        problems=[suite.problems[i] for i in indices],
+        problems=[asked] * len(texts),
         completions=texts,
         rewards=[suite.reward],
         lengths=lengths,
@@ -130,17 +133,17 @@ def judged(job: Job, problems: np.ndarray, rollout: Rollout, tokenizer: Tokenize
     return [
         {
             "problem": problem,
-            "sample": n % G,
-            **_stated(suite.problems[problem]),
-            "completion": texts[n],
-            "extracted": suite.vote(texts[n]) if suite.vote else None,
+            "sample": n,
+            **_stated(asked),
+            "completion": text,
+            "extracted": suite.vote(text) if suite.vote else None,
             "verdict": scores.verdicts[n].get(suite.reward.name),
             "score": float(scores.rewards[n, 0]) if scores.scored[n] else None,
             "correct": bool(scores.scored[n] and scores.rewards[n, 0] >= 1),
             "length": lengths[n],
             "truncated": bool(rollout.stop_reason[n] == TRUNCATED),
         }
-        for n, problem in enumerate(indices)
+        for n, text in enumerate(texts)
     ]
 
 

@@ -4,6 +4,7 @@ settings.json       what they depend on; a folder made with other settings is re
 completions.jsonl   one row per completion
 """
 
+import fcntl
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -22,14 +23,15 @@ class Ledger:
         """`settings` decide the results; `made_by` is kept for people and may differ when the work goes on.
 
         Raises:
-            ValueError: the folder holds results of other settings; names the one that differs.
+            ValueError: the folder holds results of other settings (names the one that differs), or is being written to.
         """
         self.folder, self.settings = folder, settings
         about = folder / "settings.json"
         if about.exists():
             refuse_other(folder, read_settings(folder), settings)
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _only_writer(folder)
+        if not about.exists():
             text = json.dumps({"settings": settings, "made_by": made_by}, indent=2)
             _replace(about, text + "\n")
         path = folder / "completions.jsonl"
@@ -50,14 +52,22 @@ class Ledger:
         self._file.write("".join(map(_line, fresh)))
         self._file.flush()
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def mean(self, name: str) -> float:
+        """The mean of a number over the rows so far."""
+        return sum(row[name] for row in self._rows.values()) / len(self._rows)
+
     @property
     def rows(self) -> list[Row]:
         """Every row, by problem and sample."""
         return [self._rows[place] for place in sorted(self._rows)]
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file, and lets others write."""
         self._file.close()
+        os.close(self._lock)
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +92,17 @@ def refuse_other(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -
                 f"out: {folder} holds results with {name} {old.get(name)!r}, and it is {value!r} now; "
                 "results of other settings need another folder"
             )
+
+
+def _only_writer(folder: Path) -> int:
+    """A descriptor that keeps other evaluations out until it is closed, or the process ends in whatever way."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise ValueError(f"out: another evaluation is writing to {folder}") from None
+    return descriptor
 
 
 def _line(row: Row) -> str:

@@ -29,7 +29,7 @@ from grpo_jax.rollout import Sampling
 from grpo_jax.statistics import Comparison, compare
 from grpo_jax.training.progress import Progress
 
-WATCHED = {"accuracy": ("accuracy", "{:.1%}"), "length": ("length", "{:.1f}")}
+WATCHED = {"correct": ("accuracy", "{:.1%}"), "length": ("length", "{:.1f}")}
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,11 @@ def _ledger(job: Job, subject: Subject, folder: Path) -> Ledger:
 def _fill(job: Job, ledger: Ledger, subject: Subject, console: Console) -> None:
     opened = subject.opened
     with Progress(
-        total=len(job.calls), description=job.suite.name, console=console, watched=WATCHED
+        total=len(job.prompt_ids),
+        start=len(ledger) // job.sampling.group_size,
+        description=job.suite.name,
+        console=console,
+        watched=WATCHED,
     ) as progress:
         judge(
             job,

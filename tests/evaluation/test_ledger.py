@@ -3,6 +3,7 @@
 import pytest
 
 from grpo_jax.evaluation.ledger import Ledger, read_settings
+from grpo_jax.training.records import read_rows
 from tests.evaluation.rows import rows, settings
 
 CORRECT = [[1, 0], [0, 1]]
@@ -16,10 +17,16 @@ def opened(folder, **changes):
 def test_rows_are_on_disk_when_write_returns(tmp_path):
     ledger = opened(tmp_path / "sums")
     ledger.write(ROWS[:3])
-    with opened(tmp_path / "sums") as again:
-        assert again.rows == ROWS[:3]
-        assert again.has([0], 2) and not again.has([0, 1], 2)
+    assert read_rows(tmp_path / "sums/completions.jsonl") == ROWS[:3] == ledger.rows
+    assert ledger.has([0], 2) and not ledger.has([0, 1], 2)
+    assert len(ledger) == 3 and ledger.mean("correct") == 1 / 3
     ledger.close()
+
+
+def test_a_folder_has_one_writer_at_a_time(tmp_path):
+    with opened(tmp_path / "sums"), pytest.raises(ValueError, match="another evaluation is writing"):
+        opened(tmp_path / "sums")
+    opened(tmp_path / "sums").close()
 
 
 def test_a_kill_at_any_byte_loses_at_most_the_row_it_hit(tmp_path):
