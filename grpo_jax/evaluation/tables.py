@@ -85,21 +85,14 @@ def tables(results: "Results") -> list[Table]:
 def accuracy_table(results: "Results") -> Table:
     """One row a suite, and their mean."""
     k = results.suites[0].samples
-    wide = k > 1
-    header = [
-        "task",
-        "problems",
-        f"avg@{k}",
-        *([f"pass@{k}", f"maj@{k}"] if wide else []),
-        "tokens",
-        "cut off",
-    ]
+    more = [*([f"pass@{k}"] if k > 1 else []), *([f"maj@{k}"] if has_majority(results) else [])]
+    header = ["task", "problems", f"avg@{k}", *more, "tokens", "cut off"]
     rows = [
         [
             suite.name,
             str(suite.problems),
             estimate(suite.accuracy),
-            *([estimate(suite.pass_at[k]), estimate(suite.maj_at.get(k))] if wide else []),
+            *[estimate(suite.pass_at[k]), estimate(suite.maj_at.get(k))][: len(more)],
             f"{suite.length_mean:.0f}" if suite.length_mean >= 100 else f"{suite.length_mean:.1f}",
             f"{100 * suite.truncated_fraction:.1f} %",
         ]
@@ -153,8 +146,9 @@ def footnotes(results: "Results") -> list[str]:
         f"Percent, with 95 % intervals in which problems are the sampling unit. avg@{k}: mean share of right samples."
     ]
     if k > 1:
+        notes += [f"pass@{k}: at least one of {k} samples is right, unbiased."]
+    if has_majority(results):
         notes += [
-            f"pass@{k}: at least one of {k} samples is right, unbiased.",
             f"maj@{k}: the most frequent answer of {k} is right; equal spellings of an answer are one, samples without "
             "an answer do not vote, and tied answers share: the share of them that is right counts.",
         ]
@@ -169,6 +163,11 @@ def footnotes(results: "Results") -> list[str]:
         if suite.unjudged
     ]
     return [*notes, *results.notes]
+
+
+def has_majority(results: "Results") -> bool:
+    """Whether there is a vote among samples to report: several of them, with answers."""
+    return results.suites[0].samples > 1 and any(suite.maj_at for suite in results.suites)
 
 
 def estimate(value: Estimate | None) -> str:

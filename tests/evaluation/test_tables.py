@@ -16,7 +16,7 @@ VOTES = [["7", "8", "9", None], ["1", "1", "2", "1"], ["5", "5", "6", None]]
 
 
 def suite(name, correct=CORRECT, votes=VOTES, **options):
-    return summarise(name, rows(correct, votes), settings(correct), **options)
+    return summarise(name, rows(correct, votes), settings(correct, votes=votes is not None), **options)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,12 @@ def test_one_sample_needs_neither_pass_nor_majority():
     one = summarise("sums", rows([[1], [0]]), settings([[1], [0]]))
     text = str(Results(model="m", suites=(one,), folder=Path("out")))
     assert "avg@1" in text and "pass@" not in text and "maj@" not in text
+
+
+def test_without_votes_there_is_no_majority():
+    found = summarise("sums", rows(CORRECT), settings(CORRECT, votes=False))
+    text = str(Results(model="m", suites=(found,), folder=Path("out")))
+    assert "pass@4" in text and "maj@" not in text
 
 
 def test_what_could_not_be_judged_is_in_the_footnotes():
