@@ -4,7 +4,8 @@
     model      `evaluate_model`: a run or a model on some suites
     subject    which model that is, and how it is asked
     suites     which problems, and who judges them
-    judging    sampling and judging them
+    jobs       what is sampled of a suite, and everything that decides how it turns out
+    judging    sampling and judging it
     ledger     every judged completion, on disk as it is judged, so that a killed evaluation goes on
     results    avg@k, pass@k and maj@k with intervals, from the judged completions alone
     strata     accuracy by difficulty

@@ -3,76 +3,22 @@
 A problem's samples are judged and on disk as soon as all of them have ended, while others are being decoded.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
-import numpy as np
-
 from grpo_jax import keys
+from grpo_jax.evaluation.jobs import Job
 from grpo_jax.evaluation.ledger import Ledger, Row
-from grpo_jax.evaluation.suites import Suite
 from grpo_jax.models.tokenizers import Tokenizer
 from grpo_jax.rewards import scoring
-from grpo_jax.rollout import NativeEngine, Sampling
+from grpo_jax.rollout import NativeEngine
 from grpo_jax.rollout.background import Background
 from grpo_jax.tasks.mixing import as_number
 from grpo_jax.types import TRUNCATED, Problem, Rollout
 
 DIFFICULTY = ("difficulty", "level")
 """Fields of the metadata that say how difficult a problem is."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One suite, ready to sample: what decides every completion, and nothing that is only of interest."""
-
-    suite: Suite
-    prompt_ids: Sequence[Sequence[int]]
-    sampling: Sampling
-    seed: int
-    slots: int
-    """Completions decoded at a time."""
-
-    @property
-    def digest(self) -> str:
-        """Equal for equal problems whose prompts have equal tokens."""
-        text = self.suite.digest + repr([list(ids) for ids in self.prompt_ids])
-        return blake2b(text.encode(), digest_size=8).hexdigest()
-
-    @property
-    def calls(self) -> list[np.ndarray]:
-        """The problems of each call of the sampler: about two completions for every slot, so that most stay busy."""
-        count = len(self.prompt_ids)
-        per_call = max(1, -(-2 * self.slots // self.sampling.group_size))
-        return np.array_split(np.arange(count), -(-count // per_call))
-
-
-def encode(suite: Suite, tokenizer: Tokenizer) -> list[list[int]]:
-    """The tokens of every prompt."""
-    return [tokenizer.encode_prompt(problem.prompt) for problem in suite.problems]
-
-
-def fit(suite: Suite, prompt_ids: Sequence[Sequence[int]], *, max_tokens: int | None, context: int) -> int:
-    """The most tokens of a completion: as asked, or the suite's recommendation if the model's context has room.
-
-    Raises:
-        ValueError: what was asked for does not fit, or a prompt leaves no room at all.
-    """
-    longest = max(map(len, prompt_ids))
-    room = context - longest
-    if room < 1:
-        raise ValueError(
-            f"{suite.name}: a prompt has {longest} tokens, and the model's context has {context}"
-        )
-    if max_tokens is not None and max_tokens > room:
-        raise ValueError(
-            f"max_tokens: got {max_tokens}, but {suite.name} has a prompt of {longest} tokens and the model's "
-            f"context is {context}; expected at most {room}"
-        )
-    return max_tokens or min(suite.max_completion_length, room)
 
 
 def judge(

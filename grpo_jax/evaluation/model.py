@@ -11,21 +11,19 @@ again, whole, so that an evaluation that went on has bit for bit the completions
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
 import numpy as np
 from rich.console import Console
 
 from grpo_jax.evaluation import suites, tables
-from grpo_jax.evaluation.judging import Job, encode, fit, judge
+from grpo_jax.evaluation.jobs import Job, make_jobs, open_ledger, sampling_of
+from grpo_jax.evaluation.judging import judge
 from grpo_jax.evaluation.ledger import Ledger
 from grpo_jax.evaluation.results import SuiteResult, check_paired, read_suite, summarise
-from grpo_jax.evaluation.subject import Subject, checksum, open_subject
-from grpo_jax.rollout import Sampling
+from grpo_jax.evaluation.subject import Subject, open_subject
 from grpo_jax.statistics import Comparison, compare
 from grpo_jax.training.progress import Progress
 
@@ -144,8 +142,11 @@ def evaluate_model(
     """
     if system_prompt is not None and chat is False:
         raise ValueError("system_prompt: a system message makes prompts chats, expected chat not to be False")
+    for name, value, least in (("problems", problems, 0), ("slots", slots, 1)):
+        if value < least:
+            raise ValueError(f"{name}: got {value}, expected at least {least}")
     subject = open_subject(model, step=step, chat=chat, dtype=dtype)
-    sampling = _sampling(subject, samples=samples, temperature=temperature, top_p=top_p, top_k=top_k)
+    sampling = sampling_of(subject, samples=samples, temperature=temperature, top_p=top_p, top_k=top_k)
     config = subject.opened.config
     wanted = [
         suites.load(name, own=config, data=data, problems=problems, system_prompt=system_prompt)
@@ -154,12 +155,12 @@ def evaluate_model(
     names = [suite.name for suite in wanted]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"tasks: got {names}, expected at least one, and none of a name twice")
-    jobs, notes = _jobs(subject, wanted, sampling, max_tokens=max_tokens, seed=seed, slots=slots)
+    jobs, notes = make_jobs(subject, wanted, sampling, max_tokens=max_tokens, seed=seed, slots=slots)
     others = {job.suite.name: _baseline(job, baseline) for job in jobs} if baseline else {}
     folder = out or subject.folder
     with ExitStack() as stack:
         # All are opened before the first is sampled: a folder of other settings is refused at once.
-        ledgers = [stack.enter_context(_ledger(job, subject, folder)) for job in jobs]
+        ledgers = [stack.enter_context(open_ledger(job, subject, folder)) for job in jobs]
         for job, ledger in zip(jobs, ledgers, strict=True):
             _fill(job, ledger, subject, console or Console(stderr=True))
         found = tuple(
@@ -192,82 +193,6 @@ def save(results: Results) -> None:
         ("results.tex", results.latex()),
     ):
         (results.folder / name).write_text(content, encoding="utf-8")
-
-
-def _sampling(
-    subject: Subject, *, samples: int | None, temperature: float | None, top_p: float, top_k: int
-) -> Sampling:
-    config = subject.opened.config
-    if temperature is None:
-        temperature = config.evaluation.temperature if config else 1.0
-    if samples is None:
-        samples = 1 if temperature == 0 else config.evaluation.samples if config else 4
-    if temperature == 0 and samples > 1:
-        raise ValueError(f"samples: got {samples}, expected 1: at temperature 0 all samples are the same")
-    return Sampling(
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        group_size=samples,
-        stop_ids=subject.opened.tokenizer.stop_ids,
-    )
-
-
-def _jobs(
-    subject: Subject,
-    wanted: Sequence[suites.Suite],
-    sampling: Sampling,
-    *,
-    max_tokens: int | None,
-    seed: int,
-    slots: int,
-) -> tuple[list[Job], list[str]]:
-    """What to sample of each suite, and a note for each whose recommended length does not fit the model."""
-    jobs, notes = [], []
-    context = subject.opened.architecture.max_position
-    for suite in wanted:
-        ids = encode(suite, subject.opened.tokenizer)
-        limit = fit(suite, ids, max_tokens=max_tokens, context=context)
-        if max_tokens is None and limit < suite.max_completion_length:
-            notes.append(
-                f"{suite.name}: completions of {limit} tokens at most, as the model's context of {context} has no "
-                f"room for the recommended {suite.max_completion_length}."
-            )
-        jobs.append(Job(suite, ids, replace(sampling, max_tokens=limit), seed, slots))
-    return jobs, notes
-
-
-def _ledger(job: Job, subject: Subject, folder: Path) -> Ledger:
-    opened, sampling = subject.opened, job.sampling
-    settings = {
-        "task": job.suite.name,
-        "step": opened.step,
-        "parameters": checksum(opened.params),
-        "dtype": opened.architecture.dtype,
-        "problems": len(job.prompt_ids),
-        "samples": sampling.group_size,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "max_tokens": sampling.max_tokens,
-        "seed": job.seed,
-        "chat": getattr(opened.tokenizer, "chat", False),
-        "slots": job.slots,
-        "prompts": job.digest,
-        "judge": [job.suite.judge.name, dict(job.suite.judge.options)],
-        "votes": job.suite.vote is not None,
-    }
-    try:
-        release = version("grpo_jax")
-    except PackageNotFoundError:
-        release = "not installed"
-    made_by = {
-        "model": subject.name,
-        "grpo_jax": release,
-        "jax": jax.__version__,
-        "device": jax.devices()[0].device_kind,
-    }
-    return Ledger(folder / job.suite.name, settings, made_by=made_by)
 
 
 def _fill(job: Job, ledger: Ledger, subject: Subject, console: Console) -> None:

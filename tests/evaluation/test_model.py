@@ -152,7 +152,7 @@ def test_a_pretrained_model_on_a_preset_and_on_a_runs_problems(run, tmp_path):
     longest = max(len(row["prompt"]) for row in judged) + 1  # BOS
     assert results["gsm8k"].settings["max_tokens"] == 160 - longest
     assert f"gsm8k: completions of {160 - longest} tokens at most" in str(results)
-    with pytest.raises(ValueError, match=rf"max_tokens: got 150, .* expected at most {160 - longest}"):
+    with pytest.raises(ValueError, match=rf"max_tokens: got 150, .* expected 1 to {160 - longest}"):
         evaluate_model(model, data=tmp_path, max_tokens=150, **options)
 
 
@@ -174,6 +174,9 @@ def test_the_command_prints_text_json_and_latex(run, whole, capsys):
         (["--tasks", "gsm8k"], "tasks: gsm8k expects gsm8k_test.jsonl"),
         (["--samples", "2", "--temperature", "0"], "samples: got 2, expected 1"),
         (["--samples", "0"], "group_size is 0"),
+        (["--problems", "-1"], "problems: got -1, expected at least 0"),
+        (["--slots", "0"], "slots: got 0, expected at least 1"),
+        (["--max-tokens", "0"], "max_tokens: got 0"),
         (["--chat"], "the character tokenizer has no chat template"),
         (["--system-prompt", "x", "--no-chat"], "system_prompt"),
         (["--step", "7"], "step: got 7"),
