@@ -37,7 +37,7 @@ config = Config(
         num_kv_heads=4,
         head_dim=36,
         max_position=32,
-        remat=False,
+        remat="none",
     ),
     reward=RewardConfig(functions=(RewardFunction("exact_match"),)),
     rollout=RolloutConfig(batch_size=32, group_size=16, max_prompt_length=7, max_completion_length=4),

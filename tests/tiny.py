@@ -34,7 +34,7 @@ MODEL = ModelConfig(
     num_kv_heads=1,
     head_dim=8,
     max_position=32,
-    remat=False,
+    remat="none",
 )
 
 

@@ -48,7 +48,7 @@ MODEL = ModelConfig(
     num_heads=2,
     num_kv_heads=1,
     head_dim=32,
-    remat=False,
+    remat="none",
 )
 METHODS = {
     "grpo": recipes.grpo(),

@@ -29,6 +29,9 @@ class RopeScaling:
 Target = Literal["query", "key", "value", "out", "gate", "up", "down"]
 
 
+Remat = Literal["none", "dots", "full"]
+
+
 @dataclass(frozen=True)
 class LoraConfig:
     """Low-rank adapters (https://arxiv.org/abs/2106.09685): W + (alpha / rank) A B, only A and B trained."""
@@ -85,5 +88,6 @@ class ModelConfig:
     """Compute dtype of the blocks; norms, softmax, head and log-probabilities are float32 always."""
     param_dtype: Literal["float32", "bfloat16"] = "float32"
     """Storage dtype of the parameters."""
-    remat: bool = True
-    """Recompute each block in the backward pass instead of storing its activations."""
+    remat: Remat = "full"
+    """What the backward pass computes again instead of storing it: each block whole (full, least memory), all but the
+    outputs of its projections (dots), or nothing (none, fastest)."""

@@ -17,6 +17,13 @@ from grpo_jax.models.attention import Attend
 from grpo_jax.models.axes import constrain, lookup
 from grpo_jax.models.config import LoraConfig, ModelConfig
 
+SAVED = {
+    "full": None,
+    # Attention's products have batch dimensions, and scores are what is largest: they are computed again.
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+"""What each kind of rematerialisation keeps of a block, by its name in the config."""
+
 
 class Adapter(nnx.Param):
     """A parameter of a LoRA adapter: with adapters present, the only kind that trains."""
@@ -145,9 +152,9 @@ class Decoder(nnx.Module):
             params, layer, window = xs
             return nnx.merge(structure, params)(x, cos, sin, attend, layer, window, cache), None
 
-        if config.remat:
+        if config.remat != "none":
             # A scan already keeps XLA from undoing the recomputation; barriers would only cost time.
-            body = jax.checkpoint(body, prevent_cse=False)
+            body = jax.checkpoint(body, prevent_cse=False, policy=SAVED[config.remat])
         windows = jnp.asarray(config.layer_windows, jnp.int32) if any(config.layer_windows) else None
         layers = jnp.arange(config.num_layers, dtype=jnp.int32)
         (x, cache), _ = jax.lax.scan(body, (x, cache), (stacked, layers, windows))
@@ -182,6 +189,8 @@ def check(config: ModelConfig) -> None:
             f"model.num_heads is {config.num_heads};"
             f" expected a multiple of num_kv_heads, {config.num_kv_heads}"
         )
+    if config.remat not in ("none", *SAVED):
+        raise ValueError(f"model.remat is {config.remat!r}; expected none, {' or '.join(SAVED)}")
     if config.lora and (config.lora.rank < 1 or not config.lora.targets):
         raise ValueError(f"model.lora is {config.lora}; expected a rank of at least 1 and some targets")
     if config.layer_windows and len(config.layer_windows) != config.num_layers:

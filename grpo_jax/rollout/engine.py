@@ -16,6 +16,7 @@ from grpo_jax.rollout.settings import Sampling
 from grpo_jax.types import STOPPED, TRUNCATED, Rollout
 
 STOP_ID_MULTIPLE = 8
+SLOTS, CHUNK = 256, 64
 
 OnGroup = Callable[[int, Rollout], None]
 """(place of the prompt in the call, the rows of its group)."""
@@ -57,8 +58,8 @@ class NativeEngine:
         graphdef: nnx.GraphDef,
         *,
         max_prompt_length: int,
-        slots: int = 256,
-        chunk: int = 64,
+        slots: int = SLOTS,
+        chunk: int = CHUNK,
         fixed_shapes: bool = False,
         to_text: Callable[[Sequence[int]], str] | None = None,
     ):

@@ -12,7 +12,7 @@ import optax
 from jax.sharding import Mesh
 
 from grpo_jax import experiment, keys, tasks
-from grpo_jax.config import Config, OptimizerConfig, PretrainedModel
+from grpo_jax.config import Config, PretrainedModel
 from grpo_jax.losses import diagnostics
 from grpo_jax.losses import objective as objectives
 from grpo_jax.losses.groups import group_rows
@@ -21,13 +21,12 @@ from grpo_jax.rewards import scoring
 from grpo_jax.rollout.background import Background, Pending
 from grpo_jax.rollout.engine import NativeEngine
 from grpo_jax.tasks.splitting import Mixture, shorten
-from grpo_jax.training import layouts, sharding
+from grpo_jax.training import programs, sharding
 from grpo_jax.training.checkpoint import Checkpoints
-from grpo_jax.training.log_probs import head_chunk_within, make_log_probs
-from grpo_jax.training.objective import objective_of
-from grpo_jax.training.optimizer import make_optimizer
-from grpo_jax.training.policy import Policy, architecture_of, make_policy, sized_for
-from grpo_jax.training.update import Step, make_log_prob_pass, make_supervised_update, make_update
+from grpo_jax.training.log_probs import make_log_probs
+from grpo_jax.training.policy import Policy, architecture_of, sized_for
+from grpo_jax.training.programs import build_optimizer
+from grpo_jax.training.update import Step, make_supervised_update
 from grpo_jax.types import Problem, TrainState
 
 RESUMABLE_CHANGES = (
@@ -111,24 +110,10 @@ def prepare(config: Config) -> Run:
     held_out = encode(split.held_out, tokenizer, limit=limit, what="held-out")
     rewards = scoring.build(config.reward.functions)
     scoring.check(rewards, [*split.train, *split.held_out])
-    objective = objective_of(config.loss, max_length=config.rollout.max_completion_length)
     mesh = sharding.make_mesh(*experiment.mesh_shape(config.mesh, devices=jax.device_count()))
-    policy = make_policy(config.model, sized_for(architecture, tokenizer), mesh=mesh)
+    built = programs.build(config, sized_for(architecture, tokenizer), mesh=mesh)
     folder = open_folder(config)
-
-    rollout, update = config.rollout, config.update
-    groups = update.mini_batch or rollout.batch_size
-    micro_batches = experiment.micro_batches(config)
-    head_chunk = mesh.shape["fsdp"] * (
-        update.head_chunk or head_chunk_within(update.head_memory_mib, vocab_size=policy.config.vocab_size)
-    )
-    rows = experiment.rows_per_device(config, shards=sharding.row_shards(mesh))
-    layout = layouts.choose(update.layout, rows=rows, group_size=rollout.group_size)
-    log_probs = make_log_probs(
-        policy.graphdef, temperature=rollout.temperature, head_chunk=head_chunk, layout=layout
-    )
-    steps = config.train.steps * update.epochs * (rollout.batch_size // groups)
-    optimizer = build_optimizer(config.optimizer, steps)
+    engine = NativeEngine(built.policy.graphdef, max_prompt_length=limit)
     warm_optimizer = build_optimizer(config.warm_start.optimizer, config.warm_start.steps)
     return Run(
         config=config,
@@ -138,31 +123,23 @@ def prepare(config: Config) -> Run:
         mixture=split.mixture,
         tokenizer=tokenizer,
         mesh=mesh,
-        sampler=Background(NativeEngine(policy.graphdef, max_prompt_length=rollout.max_prompt_length)),
+        sampler=Background(engine),
         ahead={},
-        objective=objective,
+        objective=built.objective,
         advantages=make_advantages(
-            objective, num_groups=rollout.batch_size, weights=[reward.weight for reward in rewards]
+            built.objective,
+            num_groups=config.rollout.batch_size,
+            weights=[reward.weight for reward in rewards],
         ),
         rewards=rewards,
-        policy=policy,
-        optimizer=optimizer,
-        micro_batches=micro_batches,
-        update=make_update(
-            log_probs=log_probs,
-            objective=objective,
-            optimizer=optimizer,
-            mesh=mesh,
-            num_groups=groups,
-            micro_batches=micro_batches,
-            vocab_size=policy.config.vocab_size,
-        ),
-        log_prob_pass=make_log_prob_pass(
-            log_probs=log_probs, mesh=mesh, micro_batches=micro_batches * (rollout.batch_size // groups)
-        ),
+        policy=built.policy,
+        optimizer=built.optimizer,
+        micro_batches=built.micro_batches,
+        update=built.update,
+        log_prob_pass=built.log_prob_pass,
         warm_optimizer=warm_optimizer,
         warm_update=make_supervised_update(
-            log_probs=make_log_probs(policy.graphdef, temperature=1.0, head_chunk=head_chunk),
+            log_probs=make_log_probs(built.policy.graphdef, temperature=1.0, head_chunk=built.head_chunk),
             optimizer=warm_optimizer,
             mesh=mesh,
             micro_batches=1,
@@ -262,11 +239,6 @@ def encode(problems: Sequence[Problem], tokenizer: Tokenizer, *, limit: int, wha
             f"{shorten(longest.problem.prompt_text)!r}"
         )
     return examples
-
-
-def build_optimizer(options: OptimizerConfig, total_steps: int) -> optax.GradientTransformation:
-    """The optimizer of a stage of `total_steps` optimizer steps."""
-    return make_optimizer(**asdict(options), total_steps=total_steps)
 
 
 def open_folder(config: Config) -> Path:

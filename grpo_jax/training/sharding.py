@@ -45,7 +45,9 @@ def shardings(tree: Any, rule: ShardingRule) -> Any:
 def dotted(path: tuple) -> str:
     """A key path as a name, without the variables that nnx wraps its leaves in."""
     names = [str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path]
-    return ".".join(name for name in names if name not in ("value", "raw_value"))
+    while names[-1] in ("value", "raw_value"):  # at the end alone: attention has a projection of this name
+        names.pop()
+    return ".".join(names)
 
 
 def build(function: Callable, rule: ShardingRule, *arguments: Any) -> Any:

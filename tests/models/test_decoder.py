@@ -26,7 +26,7 @@ SWITCHES = {
     "llama": {},
     "qwen2": {"qkv_bias": True, "tied_embeddings": False},
     "qwen3": {"qk_norm": True, "layer_windows": (0, 3, 5)},
-    "biases": {"out_bias": True, "mlp_bias": True, "qkv_bias": True, "remat": False},
+    "biases": {"out_bias": True, "mlp_bias": True, "qkv_bias": True, "remat": "none"},
 }
 
 
@@ -122,16 +122,25 @@ def test_gradients_are_finite_and_reach_every_parameter(decoder):
         assert np.abs(leaf[...]).max() > 0, path
 
 
-def test_recomputing_blocks_changes_no_gradient():
-    ids = jnp.asarray(np.random.default_rng(5).integers(0, 19, (2, 9)))
+def test_recomputing_changes_memory_and_no_gradient():
+    ids = jnp.asarray(np.random.default_rng(5).integers(0, 19, (4, 24)))
+    gradients, memory = {}, {}
+    for remat in ("none", "dots", "full"):
+        structure, params = nnx.split(build(remat=remat, qk_norm=True, num_layers=8))
 
-    def gradient(remat: bool):
-        structure, params = nnx.split(build(remat=remat, qk_norm=True))
-        return jax.jit(jax.grad(lambda p: (run(nnx.merge(structure, p), ids) ** 2).sum()))(params)
+        def loss(params, structure=structure):
+            return (run(nnx.merge(structure, params), ids) ** 2).sum()
 
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), gradient(True), gradient(False)
-    )
+        compiled = jax.jit(jax.grad(loss)).lower(params).compile()
+        gradients[remat] = compiled(params)
+        memory[remat] = compiled.memory_analysis().temp_size_in_bytes
+    for remat in ("dots", "full"):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
+            gradients[remat],
+            gradients["none"],
+        )
+    assert memory["full"] < 0.8 * memory["dots"] < 0.64 * memory["none"], memory
 
 
 def test_bfloat16_computes_in_bfloat16_and_ends_in_float32():
@@ -153,6 +162,7 @@ def test_bfloat16_computes_in_bfloat16_and_ends_in_float32():
         ({"head_dim": 5}, "head_dim"),
         ({"layer_windows": (1,)}, "layer_windows"),
         ({"vocab_size": 0}, "vocab_size"),
+        ({"remat": True}, "remat"),
     ],
 )
 def test_an_impossible_shape_names_its_field(changes, field):

@@ -32,7 +32,7 @@ def pair(request, tmp_path_factory):
 
 def load(folder) -> Decoder:
     """Without remat, which halves the compilation and is compared with no remat in test_decoder."""
-    config = dataclasses.replace(loading.read_config(str(folder)), remat=False)
+    config = dataclasses.replace(loading.read_config(str(folder)), remat="none")
     return loading.load_decoder(str(folder), config=config)
 
 

@@ -24,7 +24,7 @@ def write_base(folder: Path, *, multiple: int = 1) -> Path:
 
 def experiment(folder: Path, base: Path, *, steps: int = 2, **model) -> Config:
     """The tiny experiment on that checkpoint: GRPO alone, with a KL term, the tokenizer that of the model."""
-    config = tiny(folder, model=PretrainedModel(path=str(base), remat=False, **model))
+    config = tiny(folder, model=PretrainedModel(path=str(base), remat="none", **model))
     return replace(
         config,
         tokenizer=TokenizerConfig(kind="transformers"),

@@ -13,7 +13,7 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.training import flops
 
 CONFIG = ModelConfig(
-    vocab_size=11, num_layers=1, width=4, mlp_width=6, num_heads=2, num_kv_heads=1, head_dim=2, remat=False
+    vocab_size=11, num_layers=1, width=4, mlp_width=6, num_heads=2, num_kv_heads=1, head_dim=2, remat="none"
 )
 
 

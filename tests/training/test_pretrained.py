@@ -112,7 +112,7 @@ def test_the_architecture_is_the_files_and_the_rest_the_configs(base):
     model = PretrainedModel(path=str(base), dtype="bfloat16", param_dtype="bfloat16", **LORA)
     config = architecture_of(model)
     assert (config.width, config.num_kv_heads, config.max_position) == (16, 1, 32)
-    assert (config.dtype, config.param_dtype, config.remat) == ("bfloat16", "bfloat16", True)
+    assert (config.dtype, config.param_dtype, config.remat) == ("bfloat16", "bfloat16", "full")
     assert (config.lora.rank, config.lora.alpha, config.lora.targets) == (2, 16.0, ("query", "out", "down"))
     assert architecture_of(replace(model, lora_rank=0)).lora is None
 

@@ -1,10 +1,16 @@
 """Buffers and devices."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
+from flax import nnx
 
+from grpo_jax.models.decoder import Decoder
 from grpo_jax.training import sharding
+from tests.tiny import MODEL
 
 
 @pytest.mark.parametrize("devices", [1, 8])
@@ -16,3 +22,16 @@ def test_two_leaves_that_are_one_array_may_both_be_donated(devices):
         assert shard_a.data.unsafe_buffer_pointer() != shard_b.data.unsafe_buffer_pointer()
     doubled = jax.jit(lambda tree: jax.tree.map(lambda x: 2 * x, tree), donate_argnums=0)(tree)
     assert (doubled["a"] == 2 * one).all() and (one == jnp.arange(4.0)).all()
+
+
+def test_every_projection_and_its_moments_are_split():
+    """By name: one of them is called value, as is what nnx wraps every leaf in."""
+    config = replace(MODEL, vocab_size=16)
+    _, params = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
+    moments = jax.eval_shape(optax.adam(1.0).init, params)
+    rule = sharding.rule_of(sharding.make_mesh(1, 4), config)
+    where = sharding.shardings((params, moments), rule)
+    leaves = jax.tree_util.tree_leaves_with_path(where)
+    kernels = {sharding.dotted(path): s for path, s in leaves if "kernel" in jax.tree_util.keystr(path)}
+    assert len(kernels) == 3 * 7
+    assert [name for name, s in kernels.items() if "fsdp" not in str(s.spec)] == []

@@ -1,0 +1,69 @@
+"""`grpo-jax plan`: its arguments, and what it prints."""
+
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from grpo_jax import experiment
+from grpo_jax.planning import report
+from grpo_jax.planning.devices import check_installed
+from grpo_jax.planning.plan import make_plan
+from grpo_jax.planning.programs import NAMES
+from grpo_jax.planning.targets import target_of
+
+EXIT = {"fits": 0, "does not fit": 1, "unknown": 3}
+"""Exit status by verdict; 2 is a mistake of the reader's."""
+
+DESCRIPTION = """Compiles a run's programs for chips that are not here, and says whether they fit.
+
+  grpo-jax plan --topology v5p:2x2x2 --config EXPERIMENT.py [--section.field VALUE ...]
+
+Exit status: 0 fits, 1 does not fit, 3 unknown. Nothing is executed.
+"""
+
+
+def parser(make: type[ArgumentParser] = ArgumentParser) -> ArgumentParser:
+    """The command's own arguments; the rest are fields of the config."""
+    found = make(
+        prog="grpo-jax plan",
+        description=DESCRIPTION,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    found.add_argument("--topology", required=True, help="v5p:2x2x2, v6e:4x4, …; cpu:8 to try without libtpu")
+    found.add_argument("--config", required=True, metavar="EXPERIMENT.py", help="the experiment to plan")
+    found.add_argument(
+        "--exact",
+        action="store_true",
+        help="compile with the flags that training uses: minutes, and no margin is needed",
+    )
+    found.add_argument("--json", action="store_true", help="print JSON")
+    found.add_argument("--programs", nargs="+", choices=NAMES, default=NAMES, help="which programs")
+    found.add_argument("--time_limit", type=float, default=600.0, help="seconds per program (default 600)")
+    return found
+
+
+def run(arguments: Sequence[str], make: type[ArgumentParser] = ArgumentParser) -> int:
+    """Plans, prints, and returns the exit status."""
+    options, flags = parser(make).parse_known_args(list(arguments))
+    target = target_of(options.topology)
+    check_installed(target)
+    config = experiment.override(
+        experiment.load(options.config), flags, f"grpo-jax plan --config {options.config}"
+    )
+    progress = Console(stderr=True)
+    with progress.status("reading the config") as status:
+        plan = make_plan(
+            config,
+            target,
+            exact=options.exact,
+            names=options.programs,
+            time_limit=options.time_limit,
+            starting=lambda name: status.update(f"compiling {name} for {target.name}"),
+        )
+    if options.json:
+        print(report.as_json(plan))
+    else:
+        report.show(plan, Console(width=None, soft_wrap=True))
+    return EXIT[plan.answer]

@@ -1,0 +1,138 @@
+"""A plan as text for people and as JSON for programs."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from grpo_jax.planning.plan import Plan, ProgramPlan
+from grpo_jax.planning.sizes import gib
+
+STYLES = {"fits": "green", "does not fit": "red", "unknown": "yellow"}
+
+
+def show(plan: Plan, console: Console) -> None:
+    """Prints a plan."""
+    mesh = " x ".join(f"{name} {size}" for name, size in plan.mesh.items())
+    console.print(
+        f"{plan.target.name}: {plan.target.devices} devices with {gib(plan.target.capacity)} each; mesh {mesh}; "
+        f"{plan.parameters / 1e9:.3g} B parameters; {plan.micro_batches} micro-batches of {plan.rows} sequences a device"
+    )
+    for program in plan.programs:
+        console.print()
+        console.print(
+            f"[bold]{program.name}[/]: [{STYLES[program.verdict.answer]}]{program.verdict.answer}[/] "
+            f"({program.verdict.reason})",
+            highlight=False,
+        )
+        console.print(memory_table(program))
+        for line in lines(program, plan):
+            console.print(line, highlight=False)
+    console.print()
+    console.print(
+        f"[bold]verdict: [{STYLES[plan.answer]}]{plan.answer}[/][/]; {footnote(plan)}", highlight=False
+    )
+
+
+def memory_table(program: ProgramPlan) -> Table:
+    """Memory per device: exact parts, estimates, and what the compiler said."""
+    table = Table("memory per device", "", "", box=None, pad_edge=False)
+    for item in program.arguments:
+        table.add_row(item.name, gib(item.bytes), "")
+    for item in program.beside:
+        table.add_row(item.name, gib(item.bytes), "beside this program")
+    for item in program.temporaries:
+        table.add_row(item.name, gib(item.bytes), "estimate, not all at one time")
+    memory = program.compilation.memory if program.compilation else None
+    if memory:
+        for name in ("argument", "temp", "peak"):
+            if name in memory:
+                table.add_row(f"compiled: {name}", gib(memory[name]), "")
+    if program.verdict.needed is not None and program.verdict.available is not None:
+        table.add_row("needed", gib(program.verdict.needed), f"of {gib(program.verdict.available)}")
+    return table
+
+
+def lines(program: ProgramPlan, plan: Plan) -> Iterator[str]:
+    """What dominates, what to change, FLOPs, roofline, collectives and the compilation."""
+    item = program.dominant
+    yield f"dominated by {item.name}, {gib(item.bytes)}" + (
+        f": {item.change}" if program.verdict.answer != "fits" else ""
+    )
+    useful = program.cost.useful_flops
+    executed = program.cost.flops * plan.devices
+    yield f"FLOPs: {useful:.3g} useful, {executed:.3g} executed over all devices (in closed form)"
+    if line := program.roofline:
+        yield (
+            f"roofline: {line.seconds:.3g} s at least, bound by {line.bound} (compute {line.compute_seconds:.3g}, "
+            f"memory {line.memory_seconds:.3g}, network {line.network_seconds:.3g}); MFU at most {line.mfu:.0%}; "
+            f"{line.tokens_per_second:,.0f} completion tokens/s"
+        )
+    compilation = program.compilation
+    if compilation is None:
+        return
+    for item in compilation.collectives or ():
+        size = gib(item["bytes"])
+        yield (
+            f"  loop depth {item['depth']}: {item['count']} x {item['kind']}, {size} in all"
+            + (", at least" if item["at_least"] else "")
+        )
+    if compilation.compile_seconds is not None:
+        yield (
+            f"compiled in {compilation.compile_seconds:.1f} s (lowered in {compilation.lower_seconds:.1f} s, "
+            f"{gib(compilation.peak_rss)} of this machine's memory)"
+        )
+
+
+def footnote(plan: Plan) -> str:
+    """How this was found."""
+    versions = next(
+        (p.compilation.versions for p in plan.programs if p.compilation and p.compilation.versions), {}
+    )
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f"compiled, not executed; level {level(plan)}; {named or 'nothing was compiled'}"
+
+
+def level(plan: Plan) -> str:
+    """The compiler's level in words."""
+    if plan.exact:
+        return "exact"
+    return "quick (O1" + (", no windowed einsums)" if plan.target.chip.platform == "tpu" else ")")
+
+
+def as_json(plan: Plan) -> str:
+    """A plan as JSON; bytes, FLOPs and seconds as plain numbers."""
+    return json.dumps(as_dict(plan), indent=2)
+
+
+def as_dict(plan: Plan) -> dict[str, Any]:
+    """A plan as plain data."""
+    return {
+        "topology": plan.target.name,
+        "devices": plan.target.devices,
+        "capacity_bytes": round(plan.target.capacity),
+        "mesh": plan.mesh,
+        "micro_batches": plan.micro_batches,
+        "sequences_per_device": plan.rows,
+        "parameters": plan.parameters,
+        "level": level(plan),
+        "answer": plan.answer,
+        "executed": False,
+        "programs": {program.name: _program(program) for program in plan.programs},
+    }
+
+
+def _program(program: ProgramPlan) -> dict[str, Any]:
+    return {
+        "verdict": program.verdict._asdict() | {"headroom": program.verdict.headroom},
+        "dominated_by": program.dominant._asdict() | {"change": program.dominant.change},
+        "arguments": {item.name: item.bytes for item in program.arguments},
+        "beside": {item.name: item.bytes for item in program.beside},
+        "estimated_temporaries": {item.name: item.bytes for item in program.temporaries},
+        "cost": program.cost._asdict(),
+        "roofline": program.roofline._asdict() if program.roofline else None,
+        "compilation": asdict(program.compilation) if program.compilation else None,
+    }

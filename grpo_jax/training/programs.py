@@ -1,0 +1,85 @@
+"""The compiled programs of an optimizer step, from a config, an architecture and a mesh. Nothing runs here.
+
+Training calls them with arrays and planning with shapes, so that what is planned is what will run.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import optax
+from jax.sharding import Mesh
+
+from grpo_jax import experiment
+from grpo_jax.config import Config, OptimizerConfig
+from grpo_jax.losses import objective as objectives
+from grpo_jax.models.config import ModelConfig
+from grpo_jax.training import layouts, sharding
+from grpo_jax.training.log_probs import head_chunk_within, make_log_probs
+from grpo_jax.training.objective import objective_of
+from grpo_jax.training.optimizer import make_optimizer
+from grpo_jax.training.policy import Policy, make_policy
+from grpo_jax.training.update import Step, make_log_prob_pass, make_update
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What an optimizer step is made of."""
+
+    policy: Policy
+    objective: objectives.Objective
+    optimizer: optax.GradientTransformation
+    micro_batches: int
+    """Forward and backward passes of an optimizer step."""
+    head_chunk: int
+    """Tokens of a data shard whose logits exist at one time."""
+    layout: layouts.Layout
+    update: Step
+    log_prob_pass: Callable
+
+
+def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
+    """The programs of a config whose model has this architecture, an embedding for every token included.
+
+    Raises:
+        ValueError: the objective's names do not go together; the message names the field.
+    """
+    rollout, update = config.rollout, config.update
+    objective = objective_of(config.loss, max_length=rollout.max_completion_length)
+    policy = make_policy(config.model, architecture, mesh=mesh)
+    groups = update.mini_batch or rollout.batch_size
+    mini_batches = rollout.batch_size // groups
+    micro_batches = experiment.micro_batches(config)
+    head_chunk = mesh.shape[sharding.FSDP] * (
+        update.head_chunk or head_chunk_within(update.head_memory_mib, vocab_size=architecture.vocab_size)
+    )
+    rows = experiment.rows_per_device(config, shards=sharding.row_shards(mesh))
+    layout = layouts.choose(update.layout, rows=rows, group_size=rollout.group_size)
+    log_probs = make_log_probs(
+        policy.graphdef, temperature=rollout.temperature, head_chunk=head_chunk, layout=layout
+    )
+    optimizer = build_optimizer(config.optimizer, config.train.steps * update.epochs * mini_batches)
+    return Programs(
+        policy=policy,
+        objective=objective,
+        optimizer=optimizer,
+        micro_batches=micro_batches,
+        head_chunk=head_chunk,
+        layout=layout,
+        update=make_update(
+            log_probs=log_probs,
+            objective=objective,
+            optimizer=optimizer,
+            mesh=mesh,
+            num_groups=groups,
+            micro_batches=micro_batches,
+            vocab_size=architecture.vocab_size,
+        ),
+        log_prob_pass=make_log_prob_pass(
+            log_probs=log_probs, mesh=mesh, micro_batches=micro_batches * mini_batches
+        ),
+    )
+
+
+def build_optimizer(options: OptimizerConfig, total_steps: int) -> optax.GradientTransformation:
+    """The optimizer of a stage of `total_steps` optimizer steps."""
+    return make_optimizer(**asdict(options), total_steps=total_steps)
