@@ -236,6 +236,12 @@ class RolloutConfig:
     """Sample among the k likeliest tokens; 0 is off."""
     top_p: float = 1.0
     """Sample within this probability mass; 1 is off."""
+    environment: str = ""
+    """What answers the policy between its turns: calculator, or module:attribute of your own; empty is one turn."""
+    environment_options: Mapping[str, Scalar] = field(default_factory=dict)
+    """Keyword arguments of the environment."""
+    max_turns: int = 4
+    """With an environment: most turns of the policy; all turns and answers share max_completion_length."""
     allow_truncated_sampling: bool = False
     """Train on samples of a top-k or top-p truncated distribution although the trainer's is not truncated."""
     dynamic_sampling: bool = False

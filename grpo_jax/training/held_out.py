@@ -6,7 +6,7 @@ from grpo_jax import evaluation, keys
 from grpo_jax.rewards import scoring
 from grpo_jax.training.collect import sample, sampling_of
 from grpo_jax.training.journal import Journal
-from grpo_jax.training.judging import decode
+from grpo_jax.training.judging import judged_texts
 from grpo_jax.training.setup import Run
 from grpo_jax.types import TRUNCATED, TrainState
 
@@ -20,15 +20,17 @@ def evaluate(run: Run, state: TrainState, journal: Journal) -> evaluation.Evalua
     sampling = sampling_of(run, temperature=options.temperature, group_size=options.samples)
     size = run.config.rollout.batch_size
     with journal.timer("evaluate"):
-        texts, lengths, truncated = [], [], []
+        problems, texts, lengths, truncated = [], [], [], []
         for first in range(0, len(examples), size):
             key = keys.fold(state.key, "evaluation", first)
-            rollout = sample(run, state, examples[first : first + size], sampling, key=key)
-            texts += decode(run, rollout)
+            part = examples[first : first + size]
+            rollout = sample(run, state, part, sampling, key=key)
+            asked, said = judged_texts(run, [part[group].problem for group in rollout.group_ids], rollout)
+            problems, texts = problems + asked, texts + said
             lengths += rollout.completion_lengths.tolist()
             truncated += (rollout.stop_reason == TRUNCATED).tolist()
         scores = scoring.score(
-            problems=[e.problem for e in examples for _ in range(options.samples)],
+            problems=problems,
             completions=texts,
             rewards=[success],
             lengths=lengths,

@@ -11,15 +11,16 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from grpo_jax import experiment, keys, tasks
-from grpo_jax.config import Config, OptimizerConfig, PretrainedModel
+from grpo_jax import environments, experiment, keys, tasks
+from grpo_jax.config import Config, OptimizerConfig, PretrainedModel, RolloutConfig
 from grpo_jax.losses import diagnostics
 from grpo_jax.losses import objective as objectives
 from grpo_jax.losses.groups import group_rows
 from grpo_jax.models.tokenizers import Tokenizer, load_tokenizer
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.background import Background, Pending
-from grpo_jax.rollout.engine import NativeEngine
+from grpo_jax.rollout.engine import Engine, NativeEngine
+from grpo_jax.rollout.turns import Conversing
 from grpo_jax.tasks.splitting import Mixture, shorten
 from grpo_jax.training import layouts, sharding
 from grpo_jax.training.checkpoint import Checkpoints
@@ -67,6 +68,7 @@ class Run:
     tokenizer: Tokenizer
     mesh: Mesh
     sampler: Background
+    environment: environments.Environment | None
     ahead: dict[int, Started]
     """Rollouts under way for a step to come, by step: one at most, with rollout.lag."""
     objective: objectives.Objective
@@ -111,6 +113,7 @@ def prepare(config: Config) -> Run:
     held_out = encode(split.held_out, tokenizer, limit=limit, what="held-out")
     rewards = scoring.build(config.reward.functions)
     scoring.check(rewards, [*split.train, *split.held_out])
+    environment = environments.build(config.rollout.environment, config.rollout.environment_options)
     objective = objective_of(config.loss, max_length=config.rollout.max_completion_length)
     mesh = sharding.make_mesh(*experiment.mesh_shape(config.mesh, devices=jax.device_count()))
     policy = make_policy(config.model, sized_for(architecture, tokenizer), mesh=mesh)
@@ -138,7 +141,8 @@ def prepare(config: Config) -> Run:
         mixture=split.mixture,
         tokenizer=tokenizer,
         mesh=mesh,
-        sampler=Background(NativeEngine(policy.graphdef, max_prompt_length=rollout.max_prompt_length)),
+        sampler=Background(make_engine(policy, tokenizer, rollout, environment)),
+        environment=environment,
         ahead={},
         objective=objective,
         advantages=make_advantages(
@@ -169,6 +173,24 @@ def prepare(config: Config) -> Run:
         ),
         checkpoints=Checkpoints(folder / "checkpoints", keep=config.checkpoint.keep),
     )
+
+
+def make_engine(
+    policy: Policy,
+    tokenizer: Tokenizer,
+    options: RolloutConfig,
+    environment: environments.Environment | None,
+) -> Engine:
+    """The sampler; with an environment, one that takes turns."""
+    if environment is None:
+        return NativeEngine(policy.graphdef, max_prompt_length=options.max_prompt_length)
+    engine = NativeEngine(
+        policy.graphdef,
+        # What a later turn goes on from is all that was said before it.
+        max_prompt_length=options.max_prompt_length + options.max_completion_length,
+        to_text=tokenizer.decode,
+    )
+    return Conversing(engine, max_turns=options.max_turns, prompt_size=options.max_prompt_length)
 
 
 def initial_state(run: Run) -> TrainState:
