@@ -50,8 +50,8 @@ config = Config(
         batch_size=128,
         optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=30, weight_decay=0.01),
     ),
-    optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=5),
-    train=TrainConfig(steps=50),
+    optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=5),
+    train=TrainConfig(steps=60),
     evaluation=EvaluationConfig(every=0, problems=256, samples=4),
     checkpoint=CheckpointConfig(every=50),
 )

@@ -158,12 +158,12 @@ class Mute:
 @pytest.mark.parametrize(
     ("name", "options", "complaint"),
     [
-        ("calculater", {}, "rollout.environment: 'calculater' is not known. Did you mean 'calculator'"),
-        ("calculator", {"open": "<"}, "rollout.environment_options: .* of 'calculator': got an unexpected"),
+        ("calculater", {}, r"rollout\.environment: 'calculater' is not known. Did you mean 'calculator'"),
+        ("calculator", {"open": "<"}, r"rollout\.environment_options: .* of 'calculator': got an unexpected"),
         ("calculator", {"opening": ""}, "opening is empty"),
         ("calculator", {"result": "ok"}, "expected a text with {result} in it"),
         ("tests.environments.test_calculator:Mute", {}, "gives a Mute, expected .* it has no step"),
-        ("", {"opening": "<"}, "there is no rollout.environment"),
+        ("", {"opening": "<"}, r"there is no rollout\.environment"),
     ],
 )
 def test_wrong_names_and_options_are_errors(name, options, complaint):

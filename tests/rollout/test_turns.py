@@ -155,7 +155,7 @@ def test_turns_are_recorded_and_played_back(engine, conversations, tmp_path):
 def test_which_completion_goes_on_must_be_said_for_each_prompt(engine):
     alone = Sampling(max_tokens=4)
     with pytest.raises(
-        ValueError, match="sample_indices with sampling.group_size 3; expected a group_size of 1"
+        ValueError, match=r"sample_indices with sampling\.group_size 3; expected a group_size of 1"
     ):
         engine.generate(PROMPTS, sampling=SAMPLING, key=KEY, sample_indices=[0] * 5)
     with pytest.raises(ValueError, match=r"start_positions is \[1\]; expected 5 numbers ≥ 0"):
