@@ -107,6 +107,11 @@ def _preset(name: str, *, path: str, data: Path | None) -> Suite:
 
 def _held_out(config: Config) -> Suite:
     """The held-out problems of an experiment under the reward that says whether a completion is right."""
+    if config.rollout.environment:
+        raise ValueError(
+            f"tasks: this experiment's problems are talked about with {config.rollout.environment} "
+            "(rollout.environment), and only its own evaluations while it trains have that at hand"
+        )
     problems = tasks.build(config.data).held_out
     if not problems:
         raise ValueError("tasks: this experiment holds out no problems (data.held_out_fraction)")

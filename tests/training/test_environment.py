@@ -17,7 +17,7 @@ from grpo_jax.config import (
 )
 from grpo_jax.environments import Step
 from grpo_jax.report import write_report
-from grpo_jax.training import collect, loop, setup
+from grpo_jax.training import collect, judging, loop, setup
 from grpo_jax.training.records import read_rows
 from grpo_jax.types import Message
 from tests.tiny import MODEL, tiny
@@ -101,7 +101,9 @@ def test_collected_tokens_that_train_are_those_the_policy_wrote(run):
         key=jax.random.key(0),
     )
     assert rollout.prompt_ids.shape == (8, 8) and (~rollout.sampled).any()
-    problems, texts = collect.judged(run, [run.train[group].problem for group in rollout.group_ids], rollout)
+    problems, texts = judging.judged_texts(
+        run, [run.train[group].problem for group in rollout.group_ids], rollout
+    )
     for n, (problem, text) in enumerate(zip(problems, texts, strict=True)):
         said, length = problem.metadata["turns"], rollout.completion_lengths[n]
         whole = run.tokenizer.decode(rollout.completion_ids[n, :length].tolist())

@@ -11,10 +11,9 @@ from flax import nnx
 
 from grpo_jax.losses import objective as objectives
 from grpo_jax.losses import sampler
-from grpo_jax.models import attention
 from grpo_jax.models.decoder import Decoder
-from grpo_jax.training import batches, sharding
-from grpo_jax.training.log_probs import chunked_log_probs, make_log_probs, predicting
+from grpo_jax.training import batches, layouts, sharding
+from grpo_jax.training.log_probs import chunked_log_probs, make_log_probs
 from grpo_jax.training.metrics import turn_metrics
 from grpo_jax.training.update import make_gradient, make_supervised_update
 from grpo_jax.types import Rollout
@@ -68,10 +67,9 @@ def batch():
 def with_targets(params, batch, targets):
     """The policy's log-probs of other targets, while what it reads stays the batch's."""
     decoder = nnx.merge(GRAPHDEF, params)
-    ids = jnp.concatenate([batch.prompt_ids, batch.completion_ids], axis=1)
-    attend = attention.plain(batch.prompt_lengths, batch.completion_lengths, P, T)
-    hidden, _ = decoder(ids, attention.plain_positions(batch.prompt_lengths, P, T), attend)
-    hidden = predicting(hidden, batch.prompt_lengths, P)
+    rows = layouts.plain(batch)
+    hidden, _ = decoder(rows.ids, rows.positions, rows.attend)
+    hidden = rows.predicting(hidden)
     return chunked_log_probs(decoder.logits, hidden, targets, temperature=1.0, chunk=16)
 
 
