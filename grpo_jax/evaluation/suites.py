@@ -112,7 +112,7 @@ def _held_out(config: Config) -> Suite:
             f"tasks: this experiment's problems are talked about with {config.rollout.environment} "
             "(rollout.environment), and only its own evaluations while it trains have that at hand"
         )
-    problems = tasks.build(config.data).held_out
+    problems = tasks.build(config.data, chat=config.tokenizer.chat).held_out
     if not problems:
         raise ValueError("tasks: this experiment holds out no problems (data.held_out_fraction)")
     names = [reward.name for reward in config.reward.functions]

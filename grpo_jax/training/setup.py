@@ -1,5 +1,6 @@
 """Everything a run needs, built from its config. Every mistake of the reader's is raised here, before anything compiles."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
@@ -106,9 +107,11 @@ def prepare(config: Config) -> Run:
     experiment.validate(config, devices=jax.device_count(), architecture=architecture)
     if config.run.wandb_project and find_spec("wandb") is None:
         raise ValueError('run.wandb_project: logging there needs the extra: pip install "grpo_jax[wandb]"')
-    split = tasks.build(config.data)
+    split = tasks.build(config.data, chat=config.tokenizer.chat)
     tokenizer = tokenizer_of(config)
     limit = config.rollout.max_prompt_length
+    if config.rollout.drop_long_prompts:
+        split = drop_long(split, tokenizer, limit=limit)
     train = encode(split.train, tokenizer, limit=limit, what="training")
     held_out = encode(split.held_out, tokenizer, limit=limit, what="held-out")
     rewards = scoring.build(config.reward.functions)
@@ -264,6 +267,20 @@ def make_advantages(
         return advantages, history, metrics | judged
 
     return jax.jit(judge)
+
+
+def drop_long(split: tasks.TaskSplit, tokenizer: Tokenizer, *, limit: int) -> tasks.TaskSplit:
+    """The split without prompts of more than `limit` tokens; warns of how many they are."""
+    shorter, (train, held_out) = tasks.drop_long(
+        split, tokens=lambda problem: len(tokenizer.encode_prompt(problem.prompt)), limit=limit
+    )
+    if train or held_out:
+        warnings.warn(
+            f"rollout.drop_long_prompts: {train} of {len(split.train)} training problems and {held_out} of "
+            f"{len(split.held_out)} held-out ones have prompts of more than {limit} tokens, and are left out",
+            stacklevel=2,
+        )
+    return shorter
 
 
 def encode(problems: Sequence[Problem], tokenizer: Tokenizer, *, limit: int, what: str) -> list[Example]:
