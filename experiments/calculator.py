@@ -37,7 +37,7 @@ config = Config(
     ),
     reward=RewardConfig(functions=(RewardFunction("exact_match"),)),
     rollout=RolloutConfig(
-        batch_size=16,
+        batch_size=32,
         group_size=8,
         max_prompt_length=7,
         max_completion_length=20,
@@ -50,7 +50,7 @@ config = Config(
         batch_size=128,
         optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=30, weight_decay=0.01),
     ),
-    optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=5),
+    optimizer=OptimizerConfig(learning_rate=5e-4, warmup_steps=5, schedule="linear"),
     train=TrainConfig(steps=60),
     evaluation=EvaluationConfig(every=0, problems=256, samples=4),
     checkpoint=CheckpointConfig(every=50),
