@@ -72,13 +72,22 @@ def config(folder):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def trained(tmp_path_factory):
+    """A run, what it samples before its first step, and nothing of its state: it has trained since."""
     run = setup.prepare(config(tmp_path_factory.mktemp("environment") / "run"))
-    return run, loop.train(run)
+    rollout = collect.sample(
+        run,
+        setup.initial_state(run),
+        run.train[:2],
+        collect.sampling_of(run, temperature=1.0, group_size=4),
+        key=jax.random.key(0),
+    )
+    loop.train(run)
+    return run, rollout
 
 
-def test_a_run_with_an_environment_trains_logs_and_evaluates(run):
-    run, _ = run
+def test_a_run_with_an_environment_trains_logs_and_evaluates(trained):
+    run, _ = trained
     rows = [
         row for row in read_rows(run.folder / "metrics.jsonl") if row["stage"] == "policy" and row["step"]
     ]
@@ -91,15 +100,8 @@ def test_a_run_with_an_environment_trains_logs_and_evaluates(run):
     assert said[1]["content"] in write_report(run.folder).read_text()
 
 
-def test_collected_tokens_that_train_are_those_the_policy_wrote(run):
-    run, state = run
-    rollout = collect.sample(
-        run,
-        state,
-        run.train[:2],
-        collect.sampling_of(run, temperature=1.0, group_size=4),
-        key=jax.random.key(0),
-    )
+def test_the_policy_s_own_tokens_are_its_turns_and_the_last_is_judged(trained):
+    run, rollout = trained
     assert rollout.prompt_ids.shape == (8, 8) and (~rollout.sampled).any()
     problems, texts = judging.judged_texts(
         run, [run.train[group].problem for group in rollout.group_ids], rollout
