@@ -15,7 +15,7 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.training import batches, layouts, sharding
 from grpo_jax.training.log_probs import chunked_log_probs, make_log_probs
 from grpo_jax.training.metrics import turn_metrics
-from grpo_jax.training.update import make_gradient, make_supervised_update
+from grpo_jax.training.update import make_supervised_update
 from grpo_jax.types import Rollout
 from tests.training.test_update import MODEL, RULES, SGD, state_of
 
@@ -102,23 +102,16 @@ def compiled_gradient(rule):
     """With respect to the parameters, of the whole objective, for a batch and its targets."""
     objective = objective_for(rule)
 
-    def loss_of_rows(params, rows, weights):
-        batch, targets = rows
-        return loss_of(objective, batch, weights, *with_targets(params, batch, targets))
+    def loss(params, batch, targets):
+        terms = with_targets(params, batch, targets)
+        return loss_of(objective, batch, weights_of(objective, batch), *terms)[0]
 
-    return jax.jit(
-        make_gradient(
-            constants_of_batch=lambda params, rows: (weights_of(objective, rows[0]), {}),
-            loss_of_rows=loss_of_rows,
-            mesh=sharding.make_mesh(1),
-            micro_batches=1,
-        )
-    )
+    return jax.jit(jax.grad(loss))
 
 
 def gradient(rule, batch, targets=None):
     targets = batch.completion_ids if targets is None else targets
-    return jax.tree.map(np.asarray, compiled_gradient(rule)(PARAMS, None, (batch, targets))[0])
+    return jax.tree.map(np.asarray, compiled_gradient(rule)(PARAMS, batch, targets))
 
 
 def assert_same(one, other):
