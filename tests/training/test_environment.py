@@ -16,7 +16,9 @@ from grpo_jax.config import (
     UpdateConfig,
 )
 from grpo_jax.environments import Step
+from grpo_jax.evaluation import suites
 from grpo_jax.report import write_report
+from grpo_jax.sampling import sampler
 from grpo_jax.training import collect, judging, loop, setup
 from grpo_jax.training.records import read_rows
 from grpo_jax.types import Message
@@ -120,3 +122,10 @@ def test_wrong_turns_are_errors_before_the_run(tmp_path):
         setup.prepare(replace(wrong, rollout=replace(wrong.rollout, max_turns=0)))
     with pytest.raises(ValueError, match=r"rollout\.environment: 'abacus' is not known"):
         setup.prepare(replace(wrong, rollout=replace(wrong.rollout, environment="abacus")))
+
+
+def test_where_nobody_answers_a_run_gives_first_turns_or_refuses(trained):
+    run, _ = trained
+    assert sampler.defaults(run.config, (2,)).stop_strings == Echo.stop_strings
+    with pytest.raises(ValueError, match=r"talked about with tests\..*:Echo \(rollout\.environment\)"):
+        suites.load(str(run.folder))
