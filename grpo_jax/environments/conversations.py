@@ -30,7 +30,13 @@ def reply_with(
         if n not in states:
             states[n] = environment.reset(problems[n])
         states[n], answer = environment.step(states[n], tokenizer.decode(turn_ids))
-        return None if answer is None else tokenizer.encode_reply(problems[n].prompt, turn_ids, answer)
+        if answer is None:
+            return None
+        if not isinstance(answer, Message):
+            raise InputError(
+                f"rollout.environment: step answered {answer!r}, expected a Message, or None at the end"
+            )
+        return tokenizer.encode_reply(problems[n].prompt, turn_ids, answer)
 
     return reply
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Key
 
 from grpo_jax.rollout.engine import Engine, OnGroup
 from grpo_jax.rollout.settings import Sampling
-from grpo_jax.types import STOPPED, TRUNCATED, Rollout, rows
+from grpo_jax.types import STOPPED, TRUNCATED, InputError, Rollout, rows
 
 Reply = Callable[[int, Sequence[int]], Sequence[int] | None]
 """(conversation, the ids of its last turn) -> the ids of the answer; None ends the conversation."""
@@ -51,7 +51,7 @@ def generate_turns(
         prompt_size: width of `Rollout.prompt_ids` (P).
 
     Raises:
-        ValueError: an answer is empty: two turns would be one.
+        InputError: an answer is empty: two turns would be one.
     """
     first = engine.generate(prompt_ids, sampling=sampling, key=key)
     talk = _Talk.begin(first, prompt_size)
@@ -145,7 +145,7 @@ class _Talk:
             if answer is None:
                 continue
             if not len(answer):
-                raise ValueError(f"the environment's answer in conversation {n} has no tokens; None ends it")
+                raise InputError(f"the environment's answer in conversation {n} has no tokens; None ends it")
             if last or len(answer) >= room[n]:
                 self.rollout.stop_reason[n] = TRUNCATED
                 continue

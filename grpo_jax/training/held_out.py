@@ -1,5 +1,9 @@
 """Held-out accuracy of the policy of a run."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from grpo_jax import evaluation, keys
@@ -8,7 +12,7 @@ from grpo_jax.training.collect import sample, sampling_of
 from grpo_jax.training.journal import Journal
 from grpo_jax.training.judging import judged_texts
 from grpo_jax.training.setup import Run
-from grpo_jax.types import TRUNCATED, TrainState
+from grpo_jax.types import TRUNCATED, Problem, TrainState
 
 
 def evaluate(run: Run, state: TrainState, journal: Journal) -> evaluation.Evaluation:
@@ -44,5 +48,15 @@ def evaluate(run: Run, state: TrainState, journal: Journal) -> evaluation.Evalua
             truncated=np.reshape(truncated, table),
             scores=scores.rewards.reshape(table),
         )
+        if run.environment is not None:
+            result = replace(result, completions=with_turns(result.completions, problems))
     journal.evaluation(result, step=int(state.step))
     return result
+
+
+def with_turns(completions: Sequence[Mapping[str, Any]], problems: Sequence[Problem]) -> tuple[dict, ...]:
+    """The rows of an evaluation with the conversations that their completions end."""
+    return tuple(
+        {**row, "turns": [turn._asdict() for turn in problem.metadata["turns"]]}
+        for row, problem in zip(completions, problems, strict=True)
+    )

@@ -191,6 +191,7 @@ def make_engine(
         policy.graphdef,
         # What a later turn goes on from is all that was said before it.
         max_prompt_length=options.max_prompt_length + options.max_completion_length,
+        chunk=16,  # a text that ends a turn is only seen when the host looks
         to_text=tokenizer.decode,
     )
     return Conversing(engine, max_turns=options.max_turns, prompt_size=options.max_prompt_length)

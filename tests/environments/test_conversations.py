@@ -59,6 +59,15 @@ def test_every_conversation_has_a_state_of_its_own():
     assert heard == ["10x", "20x", "11x", "21x", "22x"]
 
 
+def test_an_answer_that_is_no_message_is_an_error():
+    class Texting(Interrupter):
+        def step(self, state, text):
+            return Step(state, "408")
+
+    with pytest.raises(InputError, match="step answered '408', expected a Message, or None at the end"):
+        conversations.reply_with(Texting(), [PROBLEM], CHARACTERS)(0, [5])
+
+
 def test_turns_and_the_part_that_is_judged():
     ids, learnt = map(np.array, conversations.demonstration(Calculator(), PROBLEM, CHARACTERS, limit=20))
     assert conversations.turns(ids, learnt, CHARACTERS.decode) == (

@@ -99,6 +99,8 @@ def test_a_run_with_an_environment_trains_logs_and_evaluates(trained):
     samples = [row["turns"] for row in read_rows(run.folder / "samples.jsonl")]
     said = next(turns for turns in samples if len(turns) > 1)
     assert [turn["role"] for turn in said[:2]] == ["assistant", "environment"]
+    (evaluation,) = sorted((run.folder / "evaluations").glob("policy_000002.jsonl"))
+    assert all(row["turns"][-1]["content"] == row["completion"] for row in read_rows(evaluation))
     assert said[1]["content"] in write_report(run.folder).read_text()
 
 
