@@ -105,6 +105,7 @@ class Conversing:
             reply=reply,
             max_turns=self._max_turns,
             prompt_size=self._prompt_size,
+            **options,  # there are none that conversations take
         )
         for place in range(len(prompt_ids) if on_group else 0):
             first = place * sampling.group_size
