@@ -30,6 +30,10 @@ class ArithmeticData:
     """Prompt template; {question} is the problem, as in 37+85."""
     system_prompt: str | None = None
     """System message; makes the prompt a chat."""
+    few_shot: int = 0
+    """Worked examples before every prompt: training problems, which are then not trained on."""
+    few_shot_answer: str = "{answer}"
+    """How an example is answered: a template over the problem's fields; {answer} is the reference answer."""
     size: int = 20_000
     """Problems to draw before duplicates are removed."""
     held_out_fraction: float = 0.1
@@ -50,6 +54,12 @@ class ReasoningGymData:
     """Problems to draw before duplicates are removed."""
     prompt: str = "{question}\n"
     """Prompt template; {question} is the task's question."""
+    system_prompt: str | None = None
+    """System message; makes the prompt a chat."""
+    few_shot: int = 0
+    """Worked examples before every prompt: training problems, which are then not trained on."""
+    few_shot_answer: str = "{answer}"
+    """How an example is answered: a template over the problem's fields; {answer} is the reference answer."""
     held_out_fraction: float = 0.1
     """Share of distinct prompts kept for evaluation, by a hash of the prompt, so the two can never overlap."""
 
@@ -66,6 +76,10 @@ class FileData:
     """Field that holds chat messages (a list of {role, content}); used in place of `prompt`."""
     system_prompt: str | None = None
     """System message; makes the prompt a chat."""
+    few_shot: int = 0
+    """Worked examples before every prompt: training problems, which are then not trained on."""
+    few_shot_answer: str = "{answer}"
+    """How an example is answered: a template over the problem's fields; {answer} is the reference answer."""
     answer_field: str = "answer"
     """Field that holds the reference answer."""
     answer_pattern: str | None = None
@@ -94,6 +108,10 @@ class TfdsData:
     """Prompt template over the features, e.g. "{question}\n"."""
     system_prompt: str | None = None
     """System message; makes the prompt a chat."""
+    few_shot: int = 0
+    """Worked examples before every prompt: training problems, which are then not trained on."""
+    few_shot_answer: str = "{answer}"
+    """How an example is answered: a template over the problem's fields; {answer} is the reference answer."""
     answer_field: str = "answer"
     """Feature that holds the reference answer."""
     answer_pattern: str | None = None
@@ -119,6 +137,11 @@ class PresetData:
     """Prompt template in place of the preset's."""
     system_prompt: str | None = None
     """System message; makes the prompt a chat."""
+    few_shot: int = 0
+    """Worked examples before every prompt: training problems, which are then not trained on."""
+    few_shot_answer: str | None = None
+    """How an example is answered: a template over the problem's fields; {answer} is the reference answer.
+    None takes the preset's own."""
     held_out_fraction: float = 0.1
     """Without held_out_path: share of distinct prompts kept for evaluation, by a hash of the prompt."""
     allow_overlap: bool = False
@@ -207,6 +230,8 @@ class RewardFunction:
     """Factor in the summed reward."""
     options: Mapping[str, Scalar] = field(default_factory=dict)
     """Keyword arguments of the reward function."""
+    after: str = ""
+    """Judge only what follows the last of this text, e.g. </think>; a completion without it is judged as empty."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +253,9 @@ class RolloutConfig:
     group_size: int = 8
     """Completions per prompt (G), at least 2."""
     max_prompt_length: int = 64
-    """Longest prompt, tokens; a longer one is an error at load time."""
+    """Longest prompt, tokens; a longer one is an error at load time, unless drop_long_prompts."""
+    drop_long_prompts: bool = False
+    """Leave problems with longer prompts out, and say how many."""
     max_completion_length: int = 64
     """Longest completion, tokens, stop token included."""
     temperature: float = 1.0
@@ -237,6 +264,12 @@ class RolloutConfig:
     """Sample among the k likeliest tokens; 0 is off."""
     top_p: float = 1.0
     """Sample within this probability mass; 1 is off."""
+    environment: str = ""
+    """What answers the policy between its turns: calculator, or module:attribute of your own; empty is one turn."""
+    environment_options: Mapping[str, Scalar] = field(default_factory=dict)
+    """Keyword arguments of the environment."""
+    max_turns: int = 4
+    """With an environment: most turns of the policy; all turns and answers share max_completion_length."""
     allow_truncated_sampling: bool = False
     """Train on samples of a top-k or top-p truncated distribution although the trainer's is not truncated."""
     dynamic_sampling: bool = False

@@ -113,6 +113,7 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "rollout.batch_size": rollout.batch_size,
         "rollout.max_prompt_length": rollout.max_prompt_length,
         "rollout.max_completion_length": rollout.max_completion_length,
+        "rollout.max_turns": rollout.max_turns,
         "update.epochs": update.epochs,
         "update.head_memory_mib": update.head_memory_mib,
         "warm_start.batch_size": config.warm_start.batch_size,

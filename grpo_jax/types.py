@@ -64,7 +64,8 @@ class Rollout:
 
     `completion_lengths` counts tokens that exist, the stop token included. Masks come from lengths and stop reasons,
     never from token ids. `sampler_log_probs` is of the distribution drawn from; `sampler_full_log_probs` of the
-    untruncated one at the same temperature, which is what the trainer must reproduce.
+    untruncated one at the same temperature, which is what the trainer must reproduce. `sampled` says which tokens the
+    policy wrote; the others are an environment's answers, with log-probabilities of 0. None: it wrote all of them.
     """
 
     prompt_ids: Int[Array, "N P"]
@@ -75,6 +76,7 @@ class Rollout:
     group_ids: Int[Array, "N"]
     sampler_log_probs: Float[Array, "N T"]
     sampler_full_log_probs: Float[Array, "N T"]
+    sampled: Bool[Array, "N T"] | None = None
 
 
 @jax.tree_util.register_dataclass

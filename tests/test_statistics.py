@@ -21,7 +21,7 @@ from grpo_jax.statistics import (
 verdict_rows = st.lists(st.booleans(), min_size=1, max_size=7)
 
 
-def test_pass_at_k_draws_without_replacement():
+def test_fault_46_pass_at_k_draws_without_replacement():
     one_of_four = np.array([[True, False, False, False]])
     assert pass_at_k(one_of_four, 4) == [1.0]  # with replacement: 1 - (3/4)^4 = .684
     assert pass_at_k(one_of_four, 2) == [0.5]  # with replacement: .4375

@@ -107,7 +107,12 @@ def _preset(name: str, *, path: str, data: Path | None) -> Suite:
 
 def _held_out(config: Config) -> Suite:
     """The held-out problems of an experiment under the reward that says whether a completion is right."""
-    problems = tasks.build(config.data).held_out
+    if config.rollout.environment:
+        raise ValueError(
+            f"tasks: this experiment's problems are talked about with {config.rollout.environment} "
+            "(rollout.environment), and only its own evaluations while it trains have that at hand"
+        )
+    problems = tasks.build(config.data, chat=config.tokenizer.chat).held_out
     if not problems:
         raise ValueError("tasks: this experiment holds out no problems (data.held_out_fraction)")
     names = [reward.name for reward in config.reward.functions]

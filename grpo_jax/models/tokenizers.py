@@ -33,6 +33,15 @@ class Tokenizer(Protocol):
     def encode_completion(self, text: str) -> list[int]:
         """Ids of a reference answer, ending with a stop token."""
 
+    def encode_text(self, text: str) -> list[int]:
+        """Ids of text that goes on: nothing is added."""
+
+    def encode_reply(self, prompt: Prompt, turn_ids: Sequence[int], reply: Message) -> list[int]:
+        """Ids of a message that answers a turn of the model's, up to where its next turn begins.
+
+        In a chat they are what the template writes from the end of that turn on; in plain text, the message's content.
+        """
+
     def decode(self, ids: Iterable[int]) -> str:
         """Text of sampled ids, without special and stop tokens."""
 
@@ -93,10 +102,13 @@ class CharacterTokenizer:
             raise ValueError(
                 "the character tokenizer has no chat template; expected a text prompt, got messages"
             )
-        return [self.bos_id, *self._encode(prompt)]
+        return [self.bos_id, *self.encode_text(prompt)]
 
     def encode_completion(self, text: str) -> list[int]:
-        return [*self._encode(text), self.eos_id]
+        return [*self.encode_text(text), self.eos_id]
+
+    def encode_reply(self, prompt: Prompt, turn_ids: Sequence[int], reply: Message) -> list[int]:
+        return self.encode_text(reply.content)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Bytes that are not UTF-8 become U+FFFD, one for each stretch the standard decoder gives up on."""
@@ -108,7 +120,7 @@ class CharacterTokenizer:
                 encoded += self.alphabet[id - 3].encode()
         return encoded.decode(errors="replace")
 
-    def _encode(self, text: str) -> list[int]:
+    def encode_text(self, text: str) -> list[int]:
         ids: list[int] = []
         for character in text:
             known = _CHARACTER_IDS.get(character)
@@ -151,15 +163,31 @@ class TransformersTokenizer:
         return self.tokenizer.encode(prompt, split_special_tokens=True)
 
     def encode_completion(self, text: str) -> list[int]:
-        return [*self._encode_text(text), self.stop_ids[0]]
+        return [*self.encode_text(text), self.stop_ids[0]]
+
+    def encode_reply(self, prompt: Prompt, turn_ids: Sequence[int], reply: Message) -> list[int]:
+        if isinstance(prompt, str) and not self.chat:
+            return self.encode_text(reply.content)
+        turn = next(chr(code) for code in range(0xE000, 0xF900) if chr(code) not in reply.content)
+        chat = (Message("user", "?"), Message("assistant", turn), reply)
+        masked, spelled = self._mask_control_tokens(chat)
+        _, found, rest = self._render(masked, generate=True).partition(turn)
+        if not found:
+            raise ValueError(
+                "this tokenizer's chat template leaves out what was said before; it cannot do several turns"
+            )
+        ids = self._encode_pieces(rest, spelled)
+        # The template ends the model's turn with a token that the model has written itself, unless a text stopped it.
+        written = bool(turn_ids) and bool(ids) and turn_ids[-1] == ids[0]
+        return ids[1:] if written else ids
 
     def decode(self, ids: Iterable[int]) -> str:
         # A model's vocabulary is often rounded up past its tokenizer's; those ids spell nothing.
         kept = [int(id) for id in ids if id not in self.stop_ids and id < self.vocab_size]
         return self.tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
-    def _encode_text(self, text: str) -> list[int]:
-        """Text with no BOS added and control tokens read as the characters they are."""
+    def encode_text(self, text: str) -> list[int]:
+        """Ids of text with no BOS added and control tokens read as the characters they are."""
         return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
 
     def _encode_chat(self, messages: Sequence[Message]) -> list[int]:
@@ -185,7 +213,7 @@ class TransformersTokenizer:
             piece = text[start : match.start() if match else len(text)]
             for mark, token in spelled.items():
                 piece = piece.replace(mark, token)
-            ids += self._encode_text(piece) if piece else []
+            ids += self.encode_text(piece) if piece else []
             if match:
                 ids.append(self._control[match.group()])
                 start = match.end()

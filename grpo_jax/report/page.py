@@ -181,9 +181,8 @@ def _samples(folder: Path) -> str:
 
 
 def _sample_row(row: Mapping[str, Any]) -> str:
-    texts = "".join(
-        f"<td><bdi>{html.escape(visible(row[name]))}</bdi></td>" for name in ("prompt", "completion")
-    )
+    said = "".join(map(_turn, row.get("turns") or [{"role": "assistant", "content": row["completion"]}]))
+    texts = f"<td><bdi>{html.escape(visible(row['prompt']))}</bdi></td><td>{said}</td>"
     reward, advantage = (
         "none" if row[name] is None else f"{row[name]:{form}}"
         for name, form in (("reward", ".3g"), ("advantage", "+.2f"))
@@ -193,6 +192,12 @@ def _sample_row(row: Mapping[str, Any]) -> str:
     verdict = html.escape(", ".join(row.get("verdicts", {}).values()))
     reward += f" ({verdict})" if verdict else ""
     return f"<tr>{texts}<td>{reward}</td><td{sign}>{advantage}</td><td>{ended}</td></tr>"
+
+
+def _turn(turn: Mapping[str, str]) -> str:
+    """What the policy wrote; and after an arrow, set apart, what an environment answered."""
+    text = f"<bdi>{html.escape(visible(turn['content']))}</bdi>"
+    return text if turn["role"] == "assistant" else f"<br><em>⟵ {text}</em><br>"
 
 
 def visible(text: str) -> str:

@@ -2,10 +2,12 @@ r"""The judge of programs: take it out of the completion, run it against the pro
 
 What a problem's metadata must hold, one of:
 
-    test, entry_point          HumanEval: a function `check(candidate)`; `prompt` is the code that the model
-    continues test_list                  MBPP: assertions; `test_setup_code` and `test_imports` come before
-    them input_output               {"inputs": [...], "outputs": [...]}, as JSON or not: standard input and
-    output test_cases                 a list of {"input": ..., "output": ...}, as JSON or not: the same
+- `test` and `entry_point` (HumanEval): a function `check(candidate)`; `prompt` is the code that the model continues.
+- `test_list` (MBPP): assertions; `test_setup_code` and `test_imports` come before them.
+- `method_cases` and `entry_point` (LiveCodeBench): a list of {"input": ..., "output": ...}, the arguments of a method
+  as JSON, one a line, and what it returns; the entry point is Solution.METHOD.
+- `input_output`: {"inputs": [...], "outputs": [...]}, as JSON or not: standard input and output.
+- `test_cases`: a list of {"input": ..., "output": ...}, as JSON or not: the same.
 
 If no sandbox keeps its promises on this machine, the run is refused before it starts.
 """
@@ -24,6 +26,25 @@ from grpo_jax.types import Problem
 
 MAX_PROGRAM = 100_000
 """Characters of a longest program."""
+
+METHOD_IMPORTS = (
+    "".join(
+        f"from {module} import *\n"
+        for module in (
+            "typing",
+            "collections",
+            "itertools",
+            "functools",
+            "heapq",
+            "bisect",
+            "math",
+            "string",
+            "operator",
+        )
+    )
+    + "import bisect, collections, functools, heapq, itertools, math, random, re, string, sys\n"
+)
+"""What solutions of such problems take for granted, as where they are set."""
 
 FENCE = re.compile(
     r"^[ \t]*```[ \t]*(?:python[0-9.]*|py)?[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE | re.IGNORECASE
@@ -64,13 +85,15 @@ def extract_program(completion: str, problem: Problem) -> str | None:
     """The program in a completion, after the code it continues: the last fenced block, or all of it."""
     text = completion.rpartition("</think>")[2]
     blocks = FENCE.findall(text)
-    name = problem.metadata.get("entry_point")
+    name = str(problem.metadata.get("entry_point") or "").rpartition(".")[2]
     if name:
         blocks = [
             block for block in blocks if re.search(rf"^\s*def {re.escape(name)}\b", block, re.MULTILINE)
         ] or blocks
     program = blocks[-1] if blocks else text
-    if name and isinstance(problem.metadata.get("prompt"), str):
+    if "method_cases" in problem.metadata and program.strip():
+        program = METHOD_IMPORTS + program
+    elif name and isinstance(problem.metadata.get("prompt"), str):
         # A continuation must join on; a definition of its own comes after, and counts.
         join = "\n\n" if re.search(rf"^def {re.escape(name)}\b", program, re.MULTILINE) else ""
         program = problem.metadata["prompt"] + join + program
@@ -83,6 +106,8 @@ def find_tests(problem: Problem) -> UnitTests | Cases:
     if "test" in data and "entry_point" in data:
         name = data["entry_point"]
         return UnitTests(str(data.get("prompt", "")), (f"{data['test']}\n\ncheck({name})\n",), name)
+    if "method_cases" in data:
+        return _method_tests(data["method_cases"], data["entry_point"])
     if "test_list" in data:
         setup = [*(data.get("test_imports") or ()), data.get("test_setup_code") or ""]
         return UnitTests("\n".join(setup), tuple(data["test_list"]))
@@ -90,8 +115,8 @@ def find_tests(problem: Problem) -> UnitTests | Cases:
         if field in data:
             return _cases(field, json.loads(data[field]) if isinstance(data[field], str) else data[field])
     raise ValueError(
-        "the problem's metadata has no tests: expected test and entry_point, test_list, input_output or "
-        f"test_cases; it has {', '.join(data)}"
+        "the problem's metadata has no tests: expected test and entry_point, test_list, method_cases, input_output "
+        f"or test_cases; it has {', '.join(data)}"
     )
 
 
@@ -102,6 +127,18 @@ def check_tests(problems: Sequence[Problem]) -> Iterator[tuple[int, str]]:
             find_tests(problem)
         except ValueError as error:
             yield i, str(error)
+
+
+def _method_tests(cases: Sequence[Mapping[str, str]], entry_point: str) -> UnitTests:
+    """Results are compared as JSON is: a tuple is a list."""
+    owner, _, method = entry_point.rpartition(".")
+    tests = []
+    for case in cases:
+        arguments = [json.loads(line) for line in case["input"].splitlines() if line.strip()]
+        expected = json.dumps(json.loads(case["output"]))
+        call = f"{owner}().{method}(*json.loads({json.dumps(arguments)!r}))"
+        tests.append(f"import json\nassert json.loads(json.dumps({call})) == json.loads({expected!r})\n")
+    return UnitTests("", tuple(tests), entry_point)
 
 
 def _cases(field: str, value: Any) -> Cases:

@@ -25,7 +25,7 @@ class UnitTests(NamedTuple):
     """Sources that call the program's functions; a test passes if it runs to its end.
 
     `prelude` is run before each test (the problem's own code, not the model's). `entry_point` is the
-    function that is the model's even if the prelude has one of that name.
+    function that is the model's even if the prelude has one of that name, or CLASS.METHOD.
     """
 
     prelude: str

@@ -52,6 +52,18 @@ def tags(problem: Problem, completion: str, *, names: str = "think,answer") -> f
     return float(not rest)
 
 
+def thinking(problem: Problem, completion: str, *, tag: str = "think") -> float:
+    """1 if the completion is reasoning, closed by </think> once, and then an answer.
+
+    The opening tag may be missing, as where the chat template writes it. What is in either part does not matter here:
+    give the reward that judges the answer `after="</think>"`.
+    """
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    reasoning, closed, answer = completion.strip().removeprefix(opening).partition(closing)
+    tags_left = any(mark in part for mark in (opening, closing) for part in (reasoning, answer))
+    return float(bool(closed and reasoning.strip() and answer.strip()) and not tags_left)
+
+
 def overlong(
     problem: Problem,
     completion: str,

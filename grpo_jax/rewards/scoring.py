@@ -50,6 +50,7 @@ BUILTINS: dict[str, Callable[..., float | None] | Batched] = {
     "reasoning_gym": Batched(reasoning_gym.reasoning_gym_all, start=reasoning_gym.start, recorded=True),
     "format": Batched(form.format_all),
     "tags": form.tags,
+    "thinking": form.thinking,
     "overlong": form.overlong,
     "repetition": form.repetition,
     "language": form.language,
@@ -90,6 +91,8 @@ class WeightedReward:
     weight: float
     takes_length: bool = False
     check: Check | None = None
+    after: str = ""
+    """Only what follows the last of this text is judged; a completion without it as an empty text."""
 
 
 def build(functions: Sequence[RewardFunction]) -> tuple[WeightedReward, ...]:
@@ -106,7 +109,10 @@ def build(functions: Sequence[RewardFunction]) -> tuple[WeightedReward, ...]:
             name += "_"
         bound = _bind(function, described.name, described.options)
         takes_length = _takes_length(function) and LENGTH not in described.options
-        built.append(WeightedReward(name, bound, described.weight, takes_length, CHECKS.get(described.name)))
+        check = CHECKS.get(described.name)
+        built.append(
+            WeightedReward(name, bound, described.weight, takes_length, check, after=described.after)
+        )
     return tuple(built)
 
 
@@ -176,6 +182,8 @@ def _judge(
 ) -> Iterator[object]:
     """What a reward says of each completion, or the exception it raised."""
     function = reward.function
+    if reward.after:
+        completions = [_following(completion, reward.after) for completion in completions]
     if isinstance(function, Batched):
         yield from _judge_batch(function, problems, completions)
         return
@@ -189,6 +197,11 @@ def _judge(
             yield function(problem, completion, **length)
         except Exception as error:
             yield error
+
+
+def _following(completion: str, mark: str) -> str:
+    _, found, rest = completion.rpartition(mark)
+    return rest if found else ""
 
 
 def _judge_batch(

@@ -28,6 +28,8 @@ class Slots:
     prompt_lengths: Int[Array, "S"]
     limits: Int[Array, "S"]
     """Tokens allowed."""
+    starts: Int[Array, "S"]
+    """Tokens of the completion that were there before: noise goes on from this position."""
     position: Int[Array, "S"]
     """Tokens drawn so far."""
     active: Bool[Array, "S"]
@@ -76,6 +78,7 @@ class Arrivals:
     keys: Key[Array, "A"]
     prompt_lengths: Int[Array, "A"]
     limits: Int[Array, "A"]
+    starts: Int[Array, "A"]
     prompt_ids: Int[Array, "A P"]
 
 
@@ -100,6 +103,7 @@ def start(
             keys=jax.random.split(jax.random.key(0, impl="threefry2x32"), slots),
             prompt_lengths=zeros(slots),
             limits=zeros(slots),
+            starts=zeros(slots),
             position=zeros(slots),
             active=zeros(slots, dtype=bool),
             stopped=zeros(slots, dtype=bool),
@@ -155,6 +159,7 @@ def admit(state: State, arrivals: Arrivals, rules: Rules) -> State:
         keys=put(old.keys, arrivals.keys),
         prompt_lengths=put(old.prompt_lengths, arrivals.prompt_lengths),
         limits=put(old.limits, arrivals.limits),
+        starts=put(old.starts, arrivals.starts),
         position=put(old.position, 0),
         active=put(old.active, True),
         stopped=put(old.stopped, False),
@@ -167,7 +172,7 @@ def admit(state: State, arrivals: Arrivals, rules: Rules) -> State:
     draw = _draw(
         state.first_logits[arrivals.rows],
         arrivals.keys,
-        jnp.zeros_like(at),
+        arrivals.starts,
         None if seen is None else seen[here],
         rules,
     )
@@ -206,7 +211,8 @@ def decode(
         position = (slots.prompt_lengths + column)[:, None]
         attend = kv.decode(cache, seating, slots.prompt_lengths, column)
         hidden, cache = decoder(token, position, attend, cache)
-        draw = _draw(decoder.logits(hidden[:, 0]), slots.keys, slots.position, slots.seen, rules)
+        noise_at = slots.starts + slots.position
+        draw = _draw(decoder.logits(hidden[:, 0]), slots.keys, noise_at, slots.seen, rules)
         return cache, _record(slots, draw, slots.active, rules), step + 1
 
     cache, slots, steps = jax.lax.while_loop(going, advance, (state.cache, state.slots, jnp.int32(0)))

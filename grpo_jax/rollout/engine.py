@@ -91,6 +91,8 @@ class NativeEngine:
         sampling: Sampling,
         key: Key[Array, ""],
         prompt_indices: Sequence[int] | None = None,
+        sample_indices: Sequence[int] | None = None,
+        start_positions: Sequence[int] | None = None,
         max_tokens: Sequence[int] | np.ndarray | None = None,
         on_group: OnGroup | None = None,
     ) -> Rollout:
@@ -100,6 +102,9 @@ class NativeEngine:
         the random numbers (their place in the call if not given), so prompts can be moved, dropped or spread
         over calls and keep their completions. `max_tokens` lowers the limit of single prompts or completions.
         `group_ids` are places in the call.
+
+        To go on with completions whose first tokens the prompts end with, ask for one of each prompt and say
+        which it is: sample `sample_indices[b]` of prompt `prompt_indices[b]`, `start_positions[b]` tokens in.
         """
         if self._params is None:
             raise ValueError("engine has no parameters yet; expected load(params) before generate(...)")
@@ -111,7 +116,8 @@ class NativeEngine:
             prompt_ids=padded,
             prompt_lengths=lengths,
             limits=_limits(max_tokens, B, sampling),
-            keys=_keys(key, _indices(prompt_indices, B), G),
+            keys=_keys(key, _indices(prompt_indices, B), _samples(sample_indices, B, G)),
+            starts=np.repeat(_per_prompt("start_positions", start_positions, B), G),
             sampling=sampling,
         )
         session = Session(
@@ -184,10 +190,29 @@ def _indices(prompt_indices: Sequence[int] | None, prompts: int) -> np.ndarray:
     return indices
 
 
-def _keys(key: Array, indices: np.ndarray, group_size: int) -> np.ndarray:
+def _samples(sample_indices: Sequence[int] | None, prompts: int, group_size: int) -> np.ndarray:
+    """[B, G]: which sample of its prompt each completion is."""
+    if sample_indices is None:
+        return np.tile(np.arange(group_size), (prompts, 1))
+    if group_size != 1:
+        raise ValueError(f"sample_indices with sampling.group_size {group_size}; expected a group_size of 1")
+    return _per_prompt("sample_indices", sample_indices, prompts)[:, None]
+
+
+def _per_prompt(name: str, values: Sequence[int] | None, prompts: int) -> np.ndarray:
+    """[B]: a whole number for every prompt, 0 if none are given."""
+    array = np.zeros(prompts, np.int32) if values is None else np.asarray(values, np.int32)
+    if array.shape != (prompts,) or array.min() < 0:
+        raise ValueError(f"{name} is {values}; expected {prompts} numbers ≥ 0, one per prompt")
+    return array
+
+
+def _keys(key: Array, indices: np.ndarray, samples: np.ndarray) -> np.ndarray:
     """[N, 2]: the data of every completion's key, on the host, where completions are seated from."""
-    folded = buckets.pad(indices, buckets.power_of_two(len(indices)))
-    keys = completion_keys(threefry(key), jnp.asarray(folded), jnp.arange(group_size))
+    folded = buckets.power_of_two(len(indices))
+    keys = completion_keys(
+        threefry(key), jnp.asarray(buckets.pad(indices, folded)), jnp.asarray(buckets.pad(samples, folded))
+    )
     return np.asarray(jax.random.key_data(keys))[: len(indices)].reshape(-1, 2)
 
 

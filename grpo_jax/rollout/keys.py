@@ -26,12 +26,15 @@ def threefry(key: Key[Array, ""] | UInt32[Array, "2"]) -> Key[Array, ""]:
 
 
 def completion_keys(
-    key: Key[Array, ""], prompt_indices: Int[Array, "B"], sample_indices: Int[Array, "G"]
+    key: Key[Array, ""],
+    prompt_indices: Int[Array, "B"],
+    sample_indices: Int[Array, "G"] | Int[Array, "B G"],
 ) -> Key[Array, "B G"]:
-    """The key of every completion of a call."""
+    """The key of every completion of a call; `sample_indices` may differ between prompts."""
     prompt_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, prompt_indices)
     fold_samples = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-    return jax.vmap(fold_samples, in_axes=(0, None))(prompt_keys, sample_indices)
+    B, G = len(prompt_indices), sample_indices.shape[-1]
+    return jax.vmap(fold_samples)(prompt_keys, jnp.broadcast_to(sample_indices, (B, G)))
 
 
 def uniforms(keys: Key[Array, "..."], positions: Int[Array, "..."]) -> Float[Array, "..."]:

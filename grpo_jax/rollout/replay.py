@@ -1,9 +1,12 @@
 """Record what an engine samples, and play it back for debugging or offline updates.
 
-A call is known by its key, so a run that resumes in the middle finds its own rollouts.
+A call is known by its key, and by where it goes on if it does, so a run that resumes in the middle finds its own
+rollouts.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,8 @@ class RecordingEngine:
     ) -> Rollout:
         rollout = self._engine.generate(prompt_ids, sampling=sampling, key=key, **options)
         count = len(rollout.completion_ids)
-        recordings.append(self._path, [{"call": _name(key), **_line(rollout, row)} for row in range(count)])
+        name = _name(key, options)
+        recordings.append(self._path, [{"call": name, **_line(rollout, row)} for row in range(count)])
         return rollout
 
     def close(self) -> None:
@@ -62,18 +66,17 @@ class ReplayEngine:
         **options: Any,
     ) -> Rollout:
         """The recorded rollout of the call with this key. The prompts must be those it was recorded for."""
-        lines = self._calls.get(_name(key))
+        name = _name(key, options)
+        lines = self._calls.get(name)
         if lines is None:
-            raise ValueError(
-                f"{self._path} has no call with key {_name(key)}; it has {len(self._calls)} calls"
-            )
+            raise ValueError(f"{self._path} has no call with key {name}; it has {len(self._calls)} calls")
         asked = [list(ids) for ids in prompt_ids for _ in range(sampling.group_size)]
         recorded = [line["prompt_ids"] for line in lines]
         if asked != recorded:
             same = [mine == theirs for mine, theirs in zip(asked, recorded, strict=False)]
             row = same.index(False) if False in same else len(same)
             raise ValueError(
-                f"{self._path}, call {_name(key)}: recorded for {len(recorded)} completions, asked for"
+                f"{self._path}, call {name}: recorded for {len(recorded)} completions, asked for"
                 f" {len(asked)}; the prompts differ from row {row} on"
             )
         rollout = _rollout(lines, self._max_prompt_length, sampling.max_tokens)
@@ -88,8 +91,13 @@ class ReplayEngine:
         self._calls = {}
 
 
-def _name(key: Key[Array, ""]) -> str:
-    return "-".join(str(word) for word in np.asarray(jax.random.key_data(threefry(key))))
+def _name(key: Key[Array, ""], options: Mapping[str, Any]) -> str:
+    """The key's words; the turns of a conversation share a key, and the starts of a later one tell it apart."""
+    words = np.asarray(jax.random.key_data(threefry(key))).tolist()
+    if options.get("start_positions") is not None:
+        place = [np.asarray(options[name]).tolist() for name in ("prompt_indices", "start_positions")]
+        words.append(blake2b(json.dumps(place).encode(), digest_size=6).hexdigest())
+    return "-".join(map(str, words))
 
 
 def _line(rollout: Rollout, row: int) -> dict[str, Any]:

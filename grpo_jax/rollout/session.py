@@ -27,6 +27,7 @@ class Request:
     prompt_lengths: np.ndarray  # [B]
     limits: np.ndarray  # [N], tokens allowed
     keys: np.ndarray  # [N, 2], one completion key each
+    starts: np.ndarray  # [N], tokens of each completion that the prompt already holds
     sampling: Sampling
 
 
@@ -128,6 +129,7 @@ class Session:
             keys=jax.random.wrap_key_data(buckets.pad(request.keys[completions], A), impl="threefry2x32"),
             prompt_lengths=buckets.pad(request.prompt_lengths[prompts], A),
             limits=buckets.pad(request.limits[completions], A),
+            starts=buckets.pad(request.starts[completions], A),
             prompt_ids=buckets.pad(request.prompt_ids[prompts, : self._prompt_tokens], A),
         )
         self._note("admit", completions=A)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from grpo_jax import keys
+from grpo_jax import environments, keys
 from grpo_jax.config import Config, RewardFunction
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout import NativeEngine, Sampling
@@ -173,11 +173,13 @@ def open_sampler(
 
     Args:
         path, step, chat, dtype: see `training.opening.open_model`.
-        rewards: in place of the run's; a model has none of its own.
+        rewards: in place of the run's; a model has none of its own, and neither has a run with an environment here,
+            where nobody answers: its completions are first turns.
     """
     opened = open_model(path, step=step, chat=chat, dtype=dtype)
     if rewards is None:
-        rewards = opened.config.reward.functions if opened.config else ()
+        judged = opened.config is not None and not opened.config.rollout.environment
+        rewards = opened.config.reward.functions if judged else ()
     return Sampler(opened, rewards=rewards)
 
 
@@ -186,10 +188,12 @@ def defaults(config: Config | None, stop_ids: Sequence[int]) -> Sampling:
     if config is None:
         return Sampling(stop_ids=tuple(stop_ids), **MODEL_DEFAULTS)
     rollout = config.rollout
+    environment = environments.build(rollout.environment, rollout.environment_options)
     return Sampling(
         temperature=rollout.temperature,
         top_k=rollout.top_k,
         top_p=rollout.top_p,
         max_tokens=rollout.max_completion_length,
         stop_ids=tuple(stop_ids),
+        stop_strings=() if environment is None else tuple(environment.stop_strings),
     )

@@ -1,6 +1,7 @@
 """Where problems come from, with splits that cannot overlap, and the order they are trained in."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
 from grpo_jax.config import (
     ArithmeticData,
@@ -12,21 +13,62 @@ from grpo_jax.config import (
     ReasoningGymData,
     TfdsData,
 )
+from grpo_jax.tasks import few_shot
 from grpo_jax.tasks.files import from_files
 from grpo_jax.tasks.iteration import batch, host_slice
 from grpo_jax.tasks.mixing import by_difficulty, drop_long, mixture
-from grpo_jax.tasks.presets import from_preset
+from grpo_jax.tasks.presets import PRESETS, from_preset
 from grpo_jax.tasks.reasoning_gym import from_reasoning_gym
 from grpo_jax.tasks.rows import Mapper
-from grpo_jax.tasks.splitting import Mixture, TaskSplit, is_held_out
+from grpo_jax.tasks.splitting import Mixture, TaskSplit, is_held_out, restrict
 from grpo_jax.tasks.synthetic import arithmetic
 from grpo_jax.tasks.tensorflow_datasets import from_tensorflow_datasets
+from grpo_jax.types import Problem
 
-__all__ = ["Mixture", "TaskSplit", "batch", "build", "drop_long", "host_slice", "is_held_out"]
+__all__ = ["Mixture", "TaskSplit", "batch", "build", "drop_long", "host_slice", "is_held_out", "restrict"]
 
 
-def build(data: Data) -> TaskSplit:
-    """The problems a config describes."""
+def build(data: Data, *, chat: bool = False) -> TaskSplit:
+    """The problems a config describes; `chat` says that text prompts will become the message of a user."""
+    if isinstance(data, MixtureData):
+        return _mixture(data, chat=chat)
+    if isinstance(data, DifficultyData):
+        source = build(data.source, chat=chat)
+        return by_difficulty(source, field=data.field, edges=data.edges, weights=data.weights)
+    split = _source(data)
+    split, examples = few_shot.take(split, data.few_shot, held_out=split.held_out)
+    return few_shot.show(split, examples, answer=_example_answer(data), chat=chat)
+
+
+def _mixture(data: MixtureData, *, chat: bool) -> TaskSplit:
+    """Sources are mixed by what they ask, and get their examples afterwards: those hide what overlaps."""
+    sources = [_source(component.source) for component in data.components]
+    held_out = [problem for split in sources for problem in split.held_out]
+    taken = [
+        few_shot.take(split, component.source.few_shot, held_out=held_out)
+        for component, split in zip(data.components, sources, strict=True)
+    ]
+    mixed = mixture([split for split, _ in taken], [component.weight for component in data.components])
+    shown: dict[object, Problem] = {}
+    for component, (split, examples) in zip(data.components, taken, strict=True):
+        after = few_shot.show(split, examples, answer=_example_answer(component.source), chat=chat)
+        for old, new in zip((*split.train, *split.held_out), (*after.train, *after.held_out), strict=True):
+            shown.setdefault(old.prompt, new)
+    return replace(
+        mixed,
+        train=[shown[problem.prompt] for problem in mixed.train],
+        held_out=[shown[problem.prompt] for problem in mixed.held_out],
+    )
+
+
+def _example_answer(data: Data) -> str:
+    if data.few_shot_answer is None:
+        return PRESETS[data.name].example_answer
+    return data.few_shot_answer
+
+
+def _source(data: Data) -> TaskSplit:
+    """The problems of one source, without examples."""
     match data:
         case ArithmeticData():
             return arithmetic(
@@ -40,7 +82,7 @@ def build(data: Data) -> TaskSplit:
                 held_out_fraction=data.held_out_fraction,
             )
         case ReasoningGymData():
-            return from_reasoning_gym(**asdict(data))
+            return from_reasoning_gym(**_own(data))
         case FileData():
             return from_files(
                 path=data.path,
@@ -60,13 +102,13 @@ def build(data: Data) -> TaskSplit:
                 allow_overlap=data.allow_overlap,
             )
         case PresetData():
-            return from_preset(**asdict(data))
-        case MixtureData():
-            parts = [build(component.source) for component in data.components]
-            return mixture(parts, [component.weight for component in data.components])
-        case DifficultyData():
-            return by_difficulty(build(data.source), field=data.field, edges=data.edges, weights=data.weights)
+            return from_preset(**_own(data))
     raise ValueError(f"data is a {type(data).__name__}, expected one of {Data}.")
+
+
+def _own(data: Data) -> dict[str, Any]:
+    """The fields that are the source's own business."""
+    return {name: value for name, value in asdict(data).items() if not name.startswith("few_shot")}
 
 
 def _mapper(data: FileData | TfdsData, **more: str | None) -> Mapper:

@@ -8,11 +8,12 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from numbers import Real
 
-from grpo_jax.tasks.splitting import Mixture, TaskSplit, distinct, refuse_overlap
+from grpo_jax.tasks.splitting import Mixture, TaskSplit, distinct, refuse_overlap, restrict
 from grpo_jax.types import Problem
 
 
@@ -59,11 +60,24 @@ def by_difficulty(
 
 
 def drop_long(
-    problems: Sequence[Problem], *, tokens: Callable[[Problem], int], limit: int
-) -> tuple[list[Problem], int]:
-    """The problems whose prompt has at most `limit` tokens, and how many were left out."""
-    kept = [problem for problem in problems if tokens(problem) <= limit]
-    return kept, len(problems) - len(kept)
+    split: TaskSplit, *, tokens: Callable[[Problem], int], limit: int
+) -> tuple[TaskSplit, tuple[int, int]]:
+    """The split without prompts of more than `limit` tokens; how many were left out of training and held-out problems.
+
+    Raises:
+        ValueError: a pool of the mixture that is drawn from has no other problems.
+    """
+    kept = [i for i, problem in enumerate(split.train) if tokens(problem) <= limit]
+    held_out = [problem for problem in split.held_out if tokens(problem) <= limit]
+    shorter = replace(restrict(split, kept), held_out=held_out)
+    if split.mixture is not None:
+        pools = zip(shorter.mixture.pools, shorter.mixture.weights, strict=True)
+        empty = [number for number, (pool, weight) in enumerate(pools) if weight and not pool]
+        if empty:
+            raise ValueError(
+                f"data: pool {empty[0]} of the mixture has only prompts of more than {limit} tokens"
+            )
+    return shorter, (len(split.train) - len(kept), len(split.held_out) - len(held_out))
 
 
 def _difficulty(problem: Problem, field: str) -> float:

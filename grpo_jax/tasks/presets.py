@@ -27,8 +27,12 @@ FOLDER = "GRPO_JAX_DATA"
 
 BOXED = "{problem}\n\nReason step by step, and put your final answer within \\boxed{{}}.\n"
 SCRIPT = (
-    "{problem}\n\nWrite a Python program that reads standard input and prints the answer, in one block of "
-    "code that begins with ```python and ends with ```.\n"
+    "Write a Python program that reads standard input and prints the answer, in one block of code that begins "
+    "with ```python and ends with ```."
+)
+METHOD = (
+    "Complete this class:\n\n```python\n{starter_code}\n```\n\nWrite Python, in one block of code that begins "
+    "with ```python and ends with ```."
 )
 FUNCTION = (
     "{problem}\n\nYour code must pass this test:\n\n{first_test}\n\nWrite Python, in one block of code that "
@@ -55,6 +59,8 @@ class Preset:
     """Recommended, in tokens."""
     convert: Callable[[Row], Row | None] | None = None
     """A row with more fields, or None to leave it out."""
+    example_answer: str = "\\boxed{{{answer}}}"
+    """How a worked example is answered, in the form the prompt asks for."""
     test_file: str = ""
     """Name of the file that models are compared on, where that is not `file`."""
     test_hub: str = ""
@@ -92,13 +98,22 @@ def _mbpp(row: Row) -> Row:
 
 
 def _livecodebench(row: Row) -> Row | None:
-    """Problems on standard input; those that ask for a method of a class are left out."""
+    """Problems on standard input, and those that ask for a method of a class, with the code it starts from."""
     cases = json.loads(lookup(row, "public_test_cases")) + _private_cases(
         row.get("private_test_cases") or "[]"
     )
-    if any(case.get("testtype") != "stdin" for case in cases):
-        return None
-    return {**row, "problem": lookup(row, "question_content"), "answer": "", "test_cases": cases}
+    named = {**row, "problem": lookup(row, "question_content"), "answer": ""}
+    kinds = {case.get("testtype") for case in cases}
+    if kinds == {"stdin"}:
+        return {**named, "form": SCRIPT, "test_cases": cases}
+    if kinds != {"functional"}:
+        raise ValueError(
+            f"test cases of the kinds {sorted(map(str, kinds))}, expected stdin or functional ones"
+        )
+    metadata = lookup(row, "metadata")
+    method = (json.loads(metadata) if isinstance(metadata, str) else metadata)["func_name"]
+    form = METHOD.replace("{starter_code}", lookup(row, "starter_code").strip("\n"))
+    return {**named, "form": form, "method_cases": cases, "entry_point": f"Solution.{method}"}
 
 
 class _TextOnly(pickle.Unpickler):
@@ -181,6 +196,7 @@ PRESETS = {
         problem=("prompt",),
         answer=("canonical_solution",),
         prompt="{problem}",
+        example_answer="{canonical_solution}",
         reward="code",
         max_completion_length=1024,
     ),
@@ -188,6 +204,7 @@ PRESETS = {
         "mbpp.jsonl",
         "hf://datasets/google-research-datasets/mbpp/full/train-*.parquet",
         prompt=FUNCTION,
+        example_answer="```python\n{answer}\n```",
         reward="code",
         max_completion_length=1024,
         convert=_mbpp,
@@ -197,7 +214,7 @@ PRESETS = {
     "livecodebench": Preset(
         "livecodebench.jsonl",
         "hf://datasets/livecodebench/code_generation_lite/test.jsonl",
-        prompt=SCRIPT,
+        prompt="{problem}\n\n{form}\n",
         reward="code",
         max_prompt_length=4096,
         max_completion_length=16384,

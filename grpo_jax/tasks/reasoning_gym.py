@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_jax.tasks.rows import fill, template_fields
 from grpo_jax.tasks.splitting import TaskSplit, split
-from grpo_jax.types import Problem
+from grpo_jax.types import Message, Problem
 
 
 def load_library() -> Any:
@@ -33,13 +33,14 @@ def from_reasoning_gym(
     prompt: str,
     held_out_fraction: float,
     level: int | None = None,
+    system_prompt: str | None = None,
 ) -> TaskSplit:
     """`size` draws of a task, duplicates removed. `options` are the task's own, and go before its `level`."""
     template_fields(prompt)
     if size < 1:
         raise ValueError(f"data.size is {size}, expected at least 1.")
     dataset = _dataset(task=task, options=options, size=size, level=level)
-    return split((_problem(dataset[i], prompt) for i in range(size)), held_out_fraction)
+    return split((_problem(dataset[i], prompt, system_prompt) for i in range(size)), held_out_fraction)
 
 
 def _dataset(*, task: str, options: Mapping[str, Any], size: int, level: int | None) -> Any:
@@ -81,11 +82,13 @@ def _level(library: Any, task: str, level: int | None) -> dict[str, Any]:
     return {f.name: getattr(config, f.name) for f in fields(config)}
 
 
-def _problem(entry: Mapping[str, Any], prompt: str) -> Problem:
+def _problem(entry: Mapping[str, Any], prompt: str, system_prompt: str | None) -> Problem:
     # Some tasks have many right answers and give none; only their own scorer can judge those.
     answer = "" if entry["answer"] is None else str(entry["answer"])
+    text = fill(prompt, {"question": entry["question"]})
+    chat = (Message("system", system_prompt or ""), Message("user", text))
     return Problem(
-        fill(prompt, {"question": entry["question"]}),
+        text if system_prompt is None else chat,
         answer,
         {"task": entry["metadata"]["source_dataset"], "entry": entry},
     )

@@ -68,31 +68,31 @@ class Mapper:
         return answer.strip()
 
 
-def fill(template: str, row: Row) -> str:
-    """The template with the row's fields in it."""
-    names = template_fields(template)
+def fill(template: str, row: Row, what: str = "data.prompt") -> str:
+    """The template with the row's fields in it; `what` the template is, for errors."""
+    names = template_fields(template, what)
     missing = [name for name in names if name not in row]
     if missing:
         raise ValueError(
-            f"data.prompt names {', '.join(map(repr, missing))}, but the row has {', '.join(map(repr, row))}"
+            f"{what} names {', '.join(map(repr, missing))}, but the row has {', '.join(map(repr, row))}"
         )
     text = template.format_map({name: as_text(row[name], name) for name in names})
     if not text.strip():
-        raise ValueError("the prompt is empty")
+        raise ValueError("the prompt is empty" if what == "data.prompt" else f"{what} gives an empty text")
     return text
 
 
-def template_fields(template: str) -> list[str]:
+def template_fields(template: str, what: str = "data.prompt") -> list[str]:
     """Names in braces; a template that is not of plain `{field}` form is an error."""
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:
-        raise ValueError(f"data.prompt {template!r}: {error}; write a literal brace twice.") from None
+        raise ValueError(f"{what} {template!r}: {error}; write a literal brace twice.") from None
     names = [name for _, name, _, _ in parts if name is not None]
     for _, name, spec, conversion in parts:
         if name is not None and (spec or conversion or not re.fullmatch(r"[^\W\d][\w -]*", name)):
             raise ValueError(
-                f"data.prompt {template!r}: {name!r} is not a field name; expected {{field}}, and a literal "
+                f"{what} {template!r}: {name!r} is not a field name; expected {{field}}, and a literal "
                 "brace written twice."
             )
     return names

@@ -31,6 +31,16 @@ class TaskSplit:
     """How the training problems are drawn; None draws each once an epoch."""
 
 
+def restrict(split: TaskSplit, kept: Sequence[int]) -> TaskSplit:
+    """The split with only some of its training problems, in order, drawn as they were."""
+    place = {old: new for new, old in enumerate(kept)}
+    mixture = split.mixture
+    if mixture is not None:
+        pools = tuple(tuple(place[i] for i in pool if i in place) for pool in mixture.pools)
+        mixture = Mixture(pools, mixture.weights)
+    return TaskSplit([split.train[index] for index in kept], split.held_out, mixture)
+
+
 def normalised(text: str) -> str:
     """Text with the differences removed that make no other question: case, spacing, Unicode form."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())

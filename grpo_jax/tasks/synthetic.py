@@ -59,8 +59,14 @@ def arithmetic(
             value = OPERATIONS[operation](value, number)
         if carries_required and operation != "*" and not columns:
             continue
-        metadata = {"operation": operation, "digits": len(str(max(numbers))), "carries": columns}
-        text = prompt.replace("{question}", operation.join(map(str, numbers)))
+        question = operation.join(map(str, numbers))
+        metadata = {
+            "question": question,
+            "operation": operation,
+            "digits": len(str(max(numbers))),
+            "carries": columns,
+        }
+        text = prompt.replace("{question}", question)
         chat = (Message("system", system_prompt), Message("user", text))
         problems.append(Problem(text if system_prompt is None else chat, str(value), metadata))
     return split(problems, held_out_fraction)

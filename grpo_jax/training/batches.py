@@ -18,6 +18,8 @@ def policy_batch(
     size = rollout.completion_ids.shape[1]
     trains = np.arange(size) < rollout.completion_lengths[:, None]
     trains &= scored[:, None]
+    if rollout.sampled is not None:  # an environment's answers are read, not learnt
+        trains &= rollout.sampled
     if mask_truncated:
         trains &= (rollout.stop_reason == STOPPED)[:, None]
     return Batch(
@@ -34,19 +36,27 @@ def policy_batch(
 
 
 def supervised_batch(
-    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], *, prompt_size: int, size: int
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    *,
+    prompt_size: int,
+    size: int,
+    learnt: Sequence[Sequence[bool]] | None = None,
 ) -> Batch:
-    """Reference answers as completions of their prompts."""
+    """Reference answers as completions of their prompts. `learnt` says which of their tokens train; None: all."""
     prompt_ids, prompt_lengths = pad(prompts, prompt_size)
     completion_ids, completion_lengths = pad(completions, size)
     n = len(prompts)
     nothing = np.zeros((n, size), np.float32)
+    trains = np.arange(size) < completion_lengths[:, None]
+    if learnt is not None:
+        trains &= pad(learnt, size)[0].astype(bool)
     return Batch(
         prompt_ids=prompt_ids,
         prompt_lengths=prompt_lengths,
         completion_ids=completion_ids,
         completion_lengths=completion_lengths,
-        loss_mask=np.arange(size) < completion_lengths[:, None],
+        loss_mask=trains,
         group_ids=np.arange(n, dtype=np.int32),
         advantages=np.zeros(n, np.float32),
         sampler_log_probs=nothing,

@@ -3,6 +3,7 @@
 collect      sample and judge, in rounds if need be, and take advantages: a `Collected`
 begin        a round of sampling, under way
 sample       completions of examples under a state's policy, for evaluation
+answers      what makes them conversations, if there is an environment
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax import keys, tasks
+from grpo_jax.environments import conversations
 from grpo_jax.models import lora
 from grpo_jax.rollout.engine import Sampling
 from grpo_jax.training import batches
 from grpo_jax.training.journal import Journal
 from grpo_jax.training.judging import Judged, join, judge
-from grpo_jax.training.metrics import rollout_metrics
+from grpo_jax.training.metrics import rollout_metrics, turn_metrics
 from grpo_jax.training.selection import Selection, everything, mixed_groups, select
 from grpo_jax.training.setup import Example, Run, Started
 from grpo_jax.types import Batch, Rollout, TrainState, rows
@@ -86,6 +88,7 @@ def begin(run: Run, state: TrainState, *, step: int, number: int = 0) -> Started
         [example.prompt_ids for example in examples],
         sampling=sampling_of(run, temperature=options.temperature, group_size=options.group_size),
         key=keys.fold(key, "round", number) if number else key,
+        **answers(run, examples, group_size=options.group_size),
     )
     return Started(examples, pending)
 
@@ -136,12 +139,16 @@ def write_down(
         step=step,
         prompts=[problem.prompt_text for problem in judged.problems],
         completions=judged.texts,
+        turns=[problem.metadata.get("turns") for problem in judged.problems],
         rewards=scores.total,
         advantages=advantages,
         stop_reasons=rollout.stop_reason,
         verdicts=scores.verdicts,
     )
-    return rollout_metrics(
+    of_turns = {}
+    if rollout.sampled is not None:
+        of_turns = turn_metrics(sampled=rollout.sampled, lengths=rollout.completion_lengths)
+    return of_turns | rollout_metrics(
         rewards=scores.rewards,
         names=[reward.name for reward in run.rewards],
         total=scores.total,
@@ -170,11 +177,21 @@ def sampling_of(run: Run, *, temperature: float, group_size: int) -> Sampling:
         max_tokens=options.max_completion_length,
         group_size=group_size,
         stop_ids=run.tokenizer.stop_ids,
+        stop_strings=() if run.environment is None else tuple(run.environment.stop_strings),
     )
+
+
+def answers(run: Run, examples: Sequence[Example], *, group_size: int) -> dict[str, Any]:
+    """The engine's option that lets the run's environment answer; none without an environment."""
+    if run.environment is None:
+        return {}
+    problems = [example.problem for example in examples for _ in range(group_size)]
+    return {"reply": conversations.reply_with(run.environment, problems, run.tokenizer)}
 
 
 def sample(run: Run, state: TrainState, examples: Sequence[Example], sampling: Sampling, *, key) -> Rollout:
     """Completions of the examples' prompts under the state's policy as it is now."""
     prompts = [example.prompt_ids for example in examples]
     params = lora.join(state.params, state.frozen)
-    return run.sampler.start(params, prompts, sampling=sampling, key=key).result()
+    options = answers(run, examples, group_size=sampling.group_size)
+    return run.sampler.start(params, prompts, sampling=sampling, key=key, **options).result()

@@ -1,14 +1,18 @@
 """Held-out accuracy of the policy of a run."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from grpo_jax import evaluation, keys
 from grpo_jax.rewards import scoring
 from grpo_jax.training.collect import sample, sampling_of
 from grpo_jax.training.journal import Journal
-from grpo_jax.training.judging import decode
+from grpo_jax.training.judging import judged_texts
 from grpo_jax.training.setup import Run
-from grpo_jax.types import TRUNCATED, TrainState
+from grpo_jax.types import TRUNCATED, Problem, TrainState
 
 
 def evaluate(run: Run, state: TrainState, journal: Journal) -> evaluation.Evaluation:
@@ -20,15 +24,17 @@ def evaluate(run: Run, state: TrainState, journal: Journal) -> evaluation.Evalua
     sampling = sampling_of(run, temperature=options.temperature, group_size=options.samples)
     size = run.config.rollout.batch_size
     with journal.timer("evaluate"):
-        texts, lengths, truncated = [], [], []
+        problems, texts, lengths, truncated = [], [], [], []
         for first in range(0, len(examples), size):
             key = keys.fold(state.key, "evaluation", first)
-            rollout = sample(run, state, examples[first : first + size], sampling, key=key)
-            texts += decode(run, rollout)
+            part = examples[first : first + size]
+            rollout = sample(run, state, part, sampling, key=key)
+            asked, said = judged_texts(run, [part[group].problem for group in rollout.group_ids], rollout)
+            problems, texts = problems + asked, texts + said
             lengths += rollout.completion_lengths.tolist()
             truncated += (rollout.stop_reason == TRUNCATED).tolist()
         scores = scoring.score(
-            problems=[e.problem for e in examples for _ in range(options.samples)],
+            problems=problems,
             completions=texts,
             rewards=[success],
             lengths=lengths,
@@ -42,5 +48,15 @@ def evaluate(run: Run, state: TrainState, journal: Journal) -> evaluation.Evalua
             truncated=np.reshape(truncated, table),
             scores=scores.rewards.reshape(table),
         )
+        if run.environment is not None:
+            result = replace(result, completions=with_turns(result.completions, problems))
     journal.evaluation(result, step=int(state.step))
     return result
+
+
+def with_turns(completions: Sequence[Mapping[str, Any]], problems: Sequence[Problem]) -> tuple[dict, ...]:
+    """The rows of an evaluation with the conversations that their completions end."""
+    return tuple(
+        {**row, "turns": [turn._asdict() for turn in problem.metadata["turns"]]}
+        for row, problem in zip(completions, problems, strict=True)
+    )

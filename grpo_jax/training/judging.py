@@ -7,6 +7,7 @@ called with thus depends on the config alone, never on the clock.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from grpo_jax.environments import conversations
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.background import Pending
 from grpo_jax.training.journal import Journal
@@ -56,8 +57,7 @@ def _judge_wave(
     rewards: Sequence[scoring.WeightedReward],
 ) -> Judged:
     rollout = joined(groups)
-    problems = [examples[place].problem for place in rollout.group_ids]
-    texts = decode(run, rollout)
+    problems, texts = judged_texts(run, [examples[place].problem for place in rollout.group_ids], rollout)
     scores = scoring.score(
         problems=problems,
         completions=texts,
@@ -78,9 +78,21 @@ def join(parts: Sequence[Judged]) -> Judged:
     )
 
 
-def decode(run: Run, rollout: Rollout) -> list[str]:
-    """The text of every completion."""
-    return [
-        run.tokenizer.decode(ids[:length].tolist())
-        for ids, length in zip(rollout.completion_ids, rollout.completion_lengths, strict=True)
+def judged_texts(run: Run, problems: Sequence[Problem], rollout: Rollout) -> tuple[list[Problem], list[str]]:
+    """What the rewards are given: [N] problems, and the texts that are judged.
+
+    The text is the completion's. With an environment it is the policy's last turn, and the problem's metadata has the
+    whole conversation as `turns`.
+    """
+    decode, lengths = run.tokenizer.decode, rollout.completion_lengths
+    ids = [row[:length] for row, length in zip(rollout.completion_ids, lengths, strict=True)]
+    if rollout.sampled is None:
+        return list(problems), [decode(row.tolist()) for row in ids]
+    sampled = [row[:length] for row, length in zip(rollout.sampled, lengths, strict=True)]
+    turns = [conversations.turns(row, own, decode) for row, own in zip(ids, sampled, strict=True)]
+    with_turns = [
+        replace(problem, metadata={**problem.metadata, "turns": said})
+        for problem, said in zip(problems, turns, strict=True)
     ]
+    last = [conversations.judged_ids(row, own) for row, own in zip(ids, sampled, strict=True)]
+    return with_turns, [decode(row.tolist()) for row in last]

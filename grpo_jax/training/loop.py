@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from grpo_jax.environments import conversations
 from grpo_jax.training import batches, sharding
 from grpo_jax.training.agreement import Agreement
 from grpo_jax.training.collect import begin, collect, next_examples
@@ -24,7 +25,7 @@ from grpo_jax.training.held_out import evaluate
 from grpo_jax.training.journal import Journal
 from grpo_jax.training.optimize import optimize
 from grpo_jax.training.records import Position
-from grpo_jax.training.setup import Run, initial_state, policy_stage
+from grpo_jax.training.setup import Example, Run, initial_state, policy_stage
 from grpo_jax.types import TrainingStopped, TrainState
 
 POLICY, WARM_START = "policy", "warm_start"
@@ -51,15 +52,16 @@ def train(run: Run) -> TrainState:
 def warm_start(run: Run, state: TrainState, journal: Journal, stopping: Callable[[], bool]) -> TrainState:
     """Supervised steps on reference answers, until the stage is done or a stop is asked for."""
     options = run.config.warm_start
-    completions = {id(e): run.tokenizer.encode_completion(e.problem.answer) for e in run.train}
-    size = max(map(len, completions.values()))
+    shown = {id(e): demonstrated(run, e) for e in run.train}
+    size = max(len(ids) for ids, _ in shown.values())
     with journal.stage(WARM_START, total=options.steps, start=int(state.step)) as log:
         while state.step < options.steps and not stopping():
             with journal.timer("update"):
                 examples = next_examples(run, state, options.batch_size)
                 batch = batches.supervised_batch(
                     [e.prompt_ids for e in examples],
-                    [completions[id(e)] for e in examples],
+                    [shown[id(e)][0] for e in examples],
+                    learnt=[shown[id(e)][1] for e in examples],
                     prompt_size=run.config.rollout.max_prompt_length,
                     size=size,
                 )
@@ -78,6 +80,18 @@ def warm_start(run: Run, state: TrainState, journal: Journal, stopping: Callable
         return state
     fresh = sharding.place(policy_stage(run, replace(state, frozen=None)), run.policy.sharding)
     return replace(fresh, frozen=state.frozen)
+
+
+def demonstrated(run: Run, example: Example) -> tuple[list[int], list[bool]]:
+    """What a warm start learns to complete a prompt with, and which tokens of it train.
+
+    It is the reference answer, or a conversation if the environment demonstrates one.
+    """
+    if hasattr(run.environment, "demonstrate"):
+        limit = run.config.rollout.max_completion_length
+        return conversations.demonstration(run.environment, example.problem, run.tokenizer, limit=limit)
+    ids = run.tokenizer.encode_completion(example.problem.answer)
+    return ids, [True] * len(ids)
 
 
 def evaluate_before(run: Run, state: TrainState, journal: Journal) -> None:

@@ -108,6 +108,23 @@ class PhaseTimer:
         return {f"time/{phase}_seconds": value for phase, value in seconds.items()}
 
 
+def turn_metrics(*, sampled: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
+    """How the policy talked with its environment.
+
+    - `turns/mean`: turns of the policy per completion; 1 says that it never got an answer.
+    - `turns/environment_fraction`: share of the completions' tokens that an environment wrote. `length/` metrics count
+      them, since they take room; nothing else does.
+
+    Args:
+        sampled: [N, T] the tokens that the policy wrote. lengths: [N] tokens of completions, answers included.
+    """
+    before = np.pad(sampled[:, :-1], ((0, 0), (1, 0)))
+    return {
+        "turns/mean": float((sampled & ~before).sum(axis=1).mean()),
+        "turns/environment_fraction": float(1 - sampled.sum() / np.maximum(np.sum(lengths), 1)),
+    }
+
+
 def rollout_metrics(
     *,
     rewards: np.ndarray,
@@ -126,7 +143,7 @@ def rollout_metrics(
         rewards: [N, K] each function's reward, NaN where it had none.
         names: [K] names of the reward functions.
         total: [N] weighted sums. scored: [N] whether the sum is a reward at all.
-        lengths: [N] tokens sampled, the truncated completions' included. stop_reasons, advantages: [N].
+        lengths: [N] tokens of completions, the truncated ones and an environment's included. stop_reasons, advantages: [N].
     """
     scored = np.asarray(scored, bool)
     columns = {f"rewards/{name}/mean": np.asarray(rewards)[:, k] for k, name in enumerate(names)}

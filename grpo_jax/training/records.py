@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from grpo_jax.types import STOPPED
+from grpo_jax.types import STOPPED, Message
 
 STAGES = ("warm_start", "policy")
 """The stages of a run, in order. Each counts its steps from 1; step 0 is what was measured before them."""
@@ -113,8 +113,12 @@ class SampleWriter(Closing):
         advantages: Sequence[float],
         stop_reasons: Sequence[int],
         verdicts: Sequence[Mapping[str, str]] | None = None,
+        turns: Sequence[Sequence[Message] | None] | None = None,
     ) -> None:
-        """Records some of a step's N completions; every argument but the position is [N]."""
+        """Records some of a step's N completions; every argument but the position is [N].
+
+        `completions` are the texts that were judged; `turns` the conversations they end, if an environment answered.
+        """
         count = len(completions)
         for i in np.unique(np.linspace(0, count - 1, min(self._count, count)).astype(int)):
             self._rows.write(
@@ -124,6 +128,7 @@ class SampleWriter(Closing):
                     "row": int(i),
                     "prompt": prompts[i],
                     "completion": completions[i],
+                    **({"turns": [turn._asdict() for turn in turns[i]]} if turns and turns[i] else {}),
                     "reward": finite(rewards[i]),
                     "advantage": finite(advantages[i]),
                     "stop_reason": "stopped" if stop_reasons[i] == STOPPED else "truncated",

@@ -1,5 +1,6 @@
 """Everything a run needs, built from its config. Every mistake of the reader's is raised here, before anything compiles."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
@@ -11,15 +12,16 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from grpo_jax import experiment, keys, tasks
-from grpo_jax.config import Config, PretrainedModel
+from grpo_jax import environments, experiment, keys, tasks
+from grpo_jax.config import Config, PretrainedModel, RolloutConfig
 from grpo_jax.losses import diagnostics
 from grpo_jax.losses import objective as objectives
 from grpo_jax.losses.groups import group_rows
 from grpo_jax.models.tokenizers import Tokenizer, load_tokenizer
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.background import Background, Pending
-from grpo_jax.rollout.engine import NativeEngine
+from grpo_jax.rollout.engine import Engine, NativeEngine
+from grpo_jax.rollout.turns import Conversing
 from grpo_jax.tasks.splitting import Mixture, shorten
 from grpo_jax.training import programs, sharding
 from grpo_jax.training.checkpoint import Checkpoints
@@ -66,6 +68,7 @@ class Run:
     tokenizer: Tokenizer
     mesh: Mesh
     sampler: Background
+    environment: environments.Environment | None
     ahead: dict[int, Started]
     """Rollouts under way for a step to come, by step: one at most, with rollout.lag."""
     objective: objectives.Objective
@@ -103,17 +106,19 @@ def prepare(config: Config) -> Run:
     experiment.validate(config, devices=jax.device_count(), architecture=architecture)
     if config.run.wandb_project and find_spec("wandb") is None:
         raise ValueError('run.wandb_project: logging there needs the extra: pip install "grpo_jax[wandb]"')
-    split = tasks.build(config.data)
+    split = tasks.build(config.data, chat=config.tokenizer.chat)
     tokenizer = tokenizer_of(config)
     limit = config.rollout.max_prompt_length
+    if config.rollout.drop_long_prompts:
+        split = drop_long(split, tokenizer, limit=limit)
     train = encode(split.train, tokenizer, limit=limit, what="training")
     held_out = encode(split.held_out, tokenizer, limit=limit, what="held-out")
     rewards = scoring.build(config.reward.functions)
     scoring.check(rewards, [*split.train, *split.held_out])
+    environment = environments.build(config.rollout.environment, config.rollout.environment_options)
     mesh = sharding.make_mesh(*experiment.mesh_shape(config.mesh, devices=jax.device_count()))
     built = programs.build(config, sized_for(architecture, tokenizer), mesh=mesh)
     folder = open_folder(config)
-    engine = NativeEngine(built.policy.graphdef, max_prompt_length=limit)
     warm_optimizer = build_optimizer(config.warm_start.optimizer, config.warm_start.steps)
     return Run(
         config=config,
@@ -123,7 +128,8 @@ def prepare(config: Config) -> Run:
         mixture=split.mixture,
         tokenizer=tokenizer,
         mesh=mesh,
-        sampler=Background(engine),
+        sampler=Background(make_engine(built.policy, tokenizer, config.rollout, environment)),
+        environment=environment,
         ahead={},
         objective=built.objective,
         advantages=make_advantages(
@@ -146,6 +152,25 @@ def prepare(config: Config) -> Run:
         ),
         checkpoints=Checkpoints(folder / "checkpoints", keep=config.checkpoint.keep),
     )
+
+
+def make_engine(
+    policy: Policy,
+    tokenizer: Tokenizer,
+    options: RolloutConfig,
+    environment: environments.Environment | None,
+) -> Engine:
+    """The sampler; with an environment, one that takes turns."""
+    if environment is None:
+        return NativeEngine(policy.graphdef, max_prompt_length=options.max_prompt_length)
+    engine = NativeEngine(
+        policy.graphdef,
+        # What a later turn goes on from is all that was said before it.
+        max_prompt_length=options.max_prompt_length + options.max_completion_length,
+        chunk=16,  # a text that ends a turn is only seen when the host looks
+        to_text=tokenizer.decode,
+    )
+    return Conversing(engine, max_turns=options.max_turns, prompt_size=options.max_prompt_length)
 
 
 def initial_state(run: Run) -> TrainState:
@@ -219,6 +244,20 @@ def make_advantages(
         return advantages, history, metrics | judged
 
     return jax.jit(judge)
+
+
+def drop_long(split: tasks.TaskSplit, tokenizer: Tokenizer, *, limit: int) -> tasks.TaskSplit:
+    """The split without prompts of more than `limit` tokens; warns of how many they are."""
+    shorter, (train, held_out) = tasks.drop_long(
+        split, tokens=lambda problem: len(tokenizer.encode_prompt(problem.prompt)), limit=limit
+    )
+    if train or held_out:
+        warnings.warn(
+            f"rollout.drop_long_prompts: {train} of {len(split.train)} training problems and {held_out} of "
+            f"{len(split.held_out)} held-out ones have prompts of more than {limit} tokens, and are left out",
+            stacklevel=2,
+        )
+    return shorter
 
 
 def encode(problems: Sequence[Problem], tokenizer: Tokenizer, *, limit: int, what: str) -> list[Example]:

@@ -157,3 +157,58 @@ def mutated(solution):
             match = matches[-1]
             return solution[: match.start()] + other + solution[match.end() :]
     return solution
+
+
+TWO_SUM = Problem(
+    "Two indices of numbers that add up to the target, and the count of calls so far.",
+    "",
+    {
+        "entry_point": "Solution.twoSum",
+        "method_cases": [
+            {"input": "[2, 7, 11]\n9\n", "output": "[0, 1]"},
+            {"input": "[3, 3]\n6", "output": "[0, 1]"},
+        ],
+    },
+)
+TWO_SUM_RIGHT = """```python
+class Solution:
+    def twoSum(self, nums: List[int], target: int) -> List[int]:
+        self.seen = getattr(self, "seen", {})
+        for i, number in enumerate(nums):
+            if target - number in self.seen:
+                return self.seen[target - number], i
+            self.seen[number] = i
+```"""
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward"),
+    [
+        (TWO_SUM_RIGHT, 1),
+        (TWO_SUM_RIGHT.replace("target - number in", "target in"), 0),
+        (TWO_SUM_RIGHT.replace("class Solution", "class Other"), 0),
+        ("```python\ndef twoSum(nums, target): return [0, 1]\n```", 0),
+        ("```python\nclass Solution:\n    def twoSum(self, *_): return {0, 1}\n```", 0),
+        (
+            "```python\nimport json\njson.loads = lambda *_: 1\nclass Solution:\n    def twoSum(self, *_): ...\n```",
+            0,
+        ),
+        ("", 0),
+    ],
+    ids=["right", "wrong", "another class", "a function", "no JSON", "replaces json here", "nothing"],
+)
+def test_a_method_of_a_class_is_called_with_each_case_s_arguments(completion, reward):
+    assert code_all([TWO_SUM], [completion]) == [reward]
+
+
+def test_some_cases_of_a_method_may_pay_in_part():
+    completion = "```python\nclass Solution:\n    def twoSum(self, nums, target): return [0, 1] if target == 9 else []\n```"
+    assert code_all([TWO_SUM], [completion], partial_credit=True) == [0.5]
+
+
+def test_assertions_may_use_a_class():
+    problem = Problem(
+        "Twice.", "", {"test_list": ["assert Twice().of(2) == 4", "assert Twice.of(self=None, x=1) == 2"]}
+    )
+    program = "class Twice:\n    def of(self, x): return 2 * x"
+    assert code_all([problem], [program], partial_credit=True) == [1.0]

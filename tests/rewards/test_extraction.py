@@ -1,4 +1,4 @@
-r"""The final answer within a completion: fault 62 and its kind."""
+"""The final answer within a completion, and none where there is none."""
 
 import time
 
@@ -38,7 +38,7 @@ LONG = r"\frac{" + "+".join(f"a_{{{i}}}" for i in range(30)) + "}{2}"
         ("", None, None),
     ],
 )
-def test_both_modes(completion, strict, lenient):
+def test_fault_62_the_answer_in_both_modes(completion, strict, lenient):
     assert final_answer(completion, "strict") == strict
     assert final_answer(completion, "lenient") == lenient
 

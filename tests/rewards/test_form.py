@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from grpo_jax.config import RewardFunction
 from grpo_jax.rewards import scoring
-from grpo_jax.rewards.form import format_all, language, overlong, repetition, tags
+from grpo_jax.rewards.form import format_all, language, overlong, repetition, tags, thinking
 from grpo_jax.types import Problem
 
 PROBLEM = Problem("?", "1")
@@ -106,3 +106,23 @@ def test_repetition_is_bounded(text, n):
 )
 def test_language(completion, script, value):
     assert language(PROBLEM, completion, script=script) == value
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward"),
+    [
+        ("<think>6*7</think>42", 1),
+        ("6*7</think>\n42\n", 1),
+        ("<think>6*7</think>", 0),
+        ("<think></think>42", 0),
+        ("</think>42", 0),
+        ("42", 0),
+        ("<think>6*7 = 42", 0),
+        ("<think>a</think>b</think>42", 0),
+        ("<think>a<think>b</think>42", 0),
+        ("<think>a</think>42<think>", 0),
+    ],
+)
+def test_thinking_is_closed_once_and_followed_by_an_answer(completion, reward):
+    assert thinking(PROBLEM, completion) == reward
+    assert thinking(PROBLEM, completion.replace("think>", "reason>"), tag="reason") == reward

@@ -123,3 +123,21 @@ def test_verdicts_are_recorded():
     assert scores.total.tolist() == [1, 0, 1, 0]
     assert [v["mine"] for v in scores.verdicts] == ["same", "other", "same", "other"]
     assert judge(*build([RewardFunction("exact_match")])).verdicts == ({}, {}, {}, {})
+
+
+@pytest.mark.parametrize("name", ["exact_match", "number_match", "math"])
+def test_reasoning_is_not_what_is_judged(name):
+    """An answer that was only thought, or never got out of the thinking, is none; what follows counts."""
+    if name == "math":
+        pytest.importorskip("math_verify")
+    problem = Problem("1+1=", "2")
+    texts = ["so 2</think>2", "so 2</think>3", "so 2</think>", "2", "<think>2", "a</think>b</think>2", ""]
+    (reward,) = build([RewardFunction(name, after="</think>")])
+    scores = judge(reward, problems=[problem] * len(texts), completions=texts)
+    np.testing.assert_array_equal(scores.rewards[:, 0], [1, 0, 0, 0, 0, 1, 0])
+
+
+def test_each_reward_reads_its_own_part():
+    rewards = build([RewardFunction("thinking"), RewardFunction("exact_match", after="</think>")])
+    scores = judge(*rewards, problems=[Problem("1+1=", "2")] * 2, completions=["so 2</think> 2", "2"])
+    np.testing.assert_array_equal(scores.rewards, [[1, 1], [0, 0]])

@@ -104,7 +104,17 @@ def test_from_a_config():
 
 
 def test_long_prompts_are_left_out_and_counted():
-    kept, dropped = drop_long(
-        [Problem("a" * n, "x") for n in (3, 5, 8)], tokens=lambda p: len(p.prompt), limit=5
-    )
-    assert [len(p.prompt) for p in kept] == [3, 5] and dropped == 1
+    lengths = {"tokens": lambda p: len(p.prompt), "limit": 5}
+    split = TaskSplit([Problem("a" * n, "x") for n in (8, 3, 5)], [Problem("b" * n, "x") for n in (2, 6, 7)])
+    shorter, dropped = drop_long(split, **lengths)
+    assert [len(p.prompt) for p in shorter.train] == [3, 5] and dropped == (1, 2)
+    assert [len(p.prompt) for p in shorter.held_out] == [2]
+
+
+def test_a_mixture_without_long_prompts_still_draws_by_weight():
+    parts = [TaskSplit([Problem(name * n, "x") for n in (9, 1, 2, 3)], []) for name in "ab"]
+    lengths = {"tokens": lambda p: len(p.prompt), "limit": 5}
+    shorter, _ = drop_long(mixture(parts, [3, 1]), **lengths)
+    assert Counter(prompt[0] for prompt in drawn(shorter, 0, 80)) == {"a": 60, "b": 20}
+    with pytest.raises(ValueError, match="pool 1 of the mixture has only prompts of more than 0 tokens"):
+        drop_long(mixture(parts, [0, 1]), tokens=lambda p: len(p.prompt), limit=0)

@@ -137,17 +137,32 @@ def test_packed_tests_that_would_run_code_are_refused(tmp_path, capsys):
     assert "ran" not in capsys.readouterr().out
 
 
-def test_problems_that_ask_for_a_method_are_left_out(tmp_path):
-    functional = json.dumps([{**CASES[0], "testtype": "functional"}])
-    lines = [
-        ROWS["livecodebench"][0],
-        {**ROWS["livecodebench"][0], "question_content": "R?", "public_test_cases": functional},
-    ]
+METHOD_ROW = {
+    "question_content": "Add.",
+    "starter_code": "class Solution:\n    def add(self, a: int, b: List[int]) -> int:\n        ",
+    "metadata": json.dumps({"func_name": "add"}),
+    "public_test_cases": json.dumps([{"input": "1\n[2, 3]", "output": "6", "testtype": "functional"}]),
+}
+
+
+def livecodebench(tmp_path, *lines):
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    assert (
-        len(build(PresetData("livecodebench", path=str(tmp_path / "rows.jsonl"), held_out_fraction=0)).train)
-        == 1
-    )
+    return build(PresetData("livecodebench", path=str(tmp_path / "rows.jsonl"), held_out_fraction=0)).train
+
+
+def test_problems_that_ask_for_a_method_show_the_class_and_call_it(tmp_path):
+    script, method = livecodebench(tmp_path, ROWS["livecodebench"][0], METHOD_ROW)
+    assert "standard input" in script.prompt and "standard input" not in method.prompt
+    assert "```python\nclass Solution:\n    def add(self, a: int, b: List[int]) -> int:" in method.prompt
+    tests = find_tests(method)
+    assert tests.entry_point == "Solution.add" and len(tests.tests) == 1
+    assert "Solution().add(*json.loads('[1, [2, 3]]'))" in tests.tests[0]
+
+
+def test_test_cases_of_no_known_kind_are_an_error(tmp_path):
+    both = json.dumps([*CASES, *json.loads(METHOD_ROW["public_test_cases"])])
+    with pytest.raises(ValueError, match=r"rows\.jsonl:1: test cases of the kinds \['functional', 'stdin'\]"):
+        livecodebench(tmp_path, {**METHOD_ROW, "public_test_cases": both})
 
 
 def test_an_unknown_preset_lists_the_known():

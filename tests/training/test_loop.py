@@ -244,9 +244,18 @@ def test_a_folder_that_holds_a_run_is_left_alone(whole):
     assert run.folder.name == "run-2"
 
 
-def test_evaluation_draws_nothing_from_the_training_stream(whole, tmp_path):
+def test_faults_46_and_49_evaluation_leaves_the_training_as_it_is(whole, tmp_path):
+    """Between any two steps, and before the first: the same state and training metrics, and none under another name."""
     config = tiny(tmp_path / "run")
     more = loop.train(
         setup.prepare(replace(config, evaluation=replace(config.evaluation, every=1, samples=3)))
     )
     assert_equal(more, whole[2])
+    policy = [row for row in measured(tmp_path / "run") if row["stage"] == "policy"]
+    assert {name for name in policy[0] if not name.startswith("eval/")} == {"stage", "step"}
+    for row, other in zip(policy, (r for r in whole[1] if r["stage"] == "policy"), strict=True):
+        assert "eval/accuracy" in row
+        trained, trained_there = (
+            {k: v for k, v in r.items() if not k.startswith("eval/")} for r in (row, other)
+        )
+        assert trained == trained_there

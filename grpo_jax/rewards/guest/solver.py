@@ -62,6 +62,23 @@ def load(path):
     return code, namespace
 
 
+def callables(namespace):
+    """Names of functions, and CLASS.METHOD of the program's own classes: each call of one has an object of its own."""
+    names = [name for name, value in namespace.items() if callable(value) and not name.startswith("__")]
+    own = [
+        name
+        for name in names
+        if isinstance(namespace[name], type) and namespace[name].__module__ == "__main__"
+    ]
+    methods = [
+        f"{name}.{method}"
+        for name in own
+        for method, value in vars(namespace[name]).items()
+        if not method.startswith("__") and (callable(value) or isinstance(value, (staticmethod, classmethod)))
+    ]
+    return names + methods
+
+
 def serve(path):
     """Answer calls until the other side closes."""
     calls = os.fdopen(os.dup(0), encoding="utf-8")
@@ -70,12 +87,13 @@ def serve(path):
     os.dup2(2, 1)  # what the program prints is no reply
     code, namespace = load(path)
     exec(code, namespace)
-    names = [name for name, value in namespace.items() if callable(value) and not name.startswith("__")]
-    print(json.dumps(names), file=replies, flush=True)
+    print(json.dumps(callables(namespace)), file=replies, flush=True)
     for line in calls:
         try:
             name, arguments, keywords = decode(json.loads(line))
-            reply = {"value": encode(namespace[name](*arguments, **keywords))}
+            owner, _, method = name.rpartition(".")
+            function = getattr(namespace[owner](), method) if owner else namespace[name]
+            reply = {"value": encode(function(*arguments, **keywords))}
         except Exception as error:
             kind = next(c.__name__ for c in type(error).__mro__ if getattr(builtins, c.__name__, None) is c)
             reply = {"error": [kind, str(error)[:500]]}

@@ -37,16 +37,31 @@ def main(spec_path, solver):
         call.__name__ = name
         return call
 
+    def stand_in(owner, methods):
+        """A class whose objects have these methods of the solution's; they keep nothing between calls."""
+
+        def bound(name):
+            call = proxy(f"{owner}.{name}")
+            return lambda self, *arguments, **keywords: call(*arguments, **keywords)
+
+        return type(owner, (), {name: bound(name) for name in methods})
+
     names = [name for name in json.loads(replies.readline(MAX_REPLY) or "[]") if isinstance(name, str)]
+    names = [name for name in names if all(part.isidentifier() for part in name.split(".", 1))]
+    methods = {}
+    for owner, _, method in (name.partition(".") for name in names):
+        if method:
+            methods.setdefault(owner, []).append(method)
+    wanted = spec["entry_point"].partition(".")[0]
     outcomes = []
     for source in spec["tests"]:
         namespace = {"__name__": "tests"}
         try:
             exec(compile(spec["prelude"], "prelude.py", "exec"), namespace)
             known = set(namespace)
-            namespace.update(
-                {name: proxy(name) for name in names if name not in known or name == spec["entry_point"]}
-            )
+            for name in {name.partition(".")[0] for name in names}:
+                if name not in known or name == wanted:
+                    namespace[name] = stand_in(name, methods[name]) if name in methods else proxy(name)
             exec(compile(source, "tests.py", "exec"), namespace)
             outcomes.append(True)
         except BaseException:

@@ -1,0 +1,88 @@
+"""Between an environment, which speaks text, and the sampler, which speaks token ids.
+
+reply_with     the environment's answers, as ids
+demonstration  a conversation to learn from, as ids and a mask
+turns          who wrote what, from a completion's ids
+judged_ids     the part of a completion that is judged
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from grpo_jax.environments.interface import Environment
+from grpo_jax.models.tokenizers import Tokenizer
+from grpo_jax.types import InputError, Message, Problem
+
+
+def reply_with(
+    environment: Environment, problems: Sequence[Problem], tokenizer: Tokenizer
+) -> Callable[[int, Sequence[int]], Sequence[int] | None]:
+    """What `rollout.turns` asks of the environment. Conversation n is about problem n.
+
+    The state of a conversation lives here, between its turns.
+    """
+    states: dict[int, Any] = {}
+
+    def reply(n: int, turn_ids: Sequence[int]) -> Sequence[int] | None:
+        if n not in states:
+            states[n] = environment.reset(problems[n])
+        states[n], answer = environment.step(states[n], tokenizer.decode(turn_ids))
+        if answer is None:
+            return None
+        if not isinstance(answer, Message):
+            raise InputError(
+                f"rollout.environment: step answered {answer!r}, expected a Message, or None at the end"
+            )
+        return tokenizer.encode_reply(problems[n].prompt, turn_ids, answer)
+
+    return reply
+
+
+def demonstration(
+    environment: Environment, problem: Problem, tokenizer: Tokenizer, *, limit: int
+) -> tuple[list[int], list[bool]]:
+    """Ids of the conversation that the environment demonstrates, answers included, and which the policy would write.
+
+    Raises:
+        InputError: the environment ends the conversation before or goes on after the demonstrated turns, or they have
+            more than `limit` tokens.
+    """
+    texts = environment.demonstrate(problem)
+    reply, ids, sampled = reply_with(environment, [problem], tokenizer), [], []
+    for number, text in enumerate(texts, start=1):
+        stopped = any(text.endswith(stop) for stop in environment.stop_strings)
+        turn = tokenizer.encode_text(text) if stopped else tokenizer.encode_completion(text)
+        answer = reply(0, turn)
+        if (answer is None) != (number == len(texts)):
+            raise InputError(
+                f"rollout.environment: the demonstration has {len(texts)} turns, but turn {number}, {text!r}, "
+                + ("ends the conversation" if answer is None else "is not the last")
+            )
+        answer = answer or []
+        ids += [*turn, *answer]
+        sampled += [True] * len(turn) + [False] * len(answer)
+    if len(ids) > limit:
+        raise InputError(
+            f"rollout.max_completion_length: got {limit}, but a demonstration has {len(ids)} tokens: {texts}"
+        )
+    return ids, sampled
+
+
+def turns(
+    ids: np.ndarray, sampled: np.ndarray, decode: Callable[[Sequence[int]], str]
+) -> tuple[Message, ...]:
+    """A completion as messages: the policy's are "assistant", what it was told is "environment", as it read it."""
+    pairs = zip(ids.tolist(), sampled.tolist(), strict=True)
+    return tuple(
+        Message("assistant" if own else "environment", decode([id for id, _ in run]))
+        for own, run in groupby(pairs, key=lambda pair: pair[1])
+    )
+
+
+def judged_ids(ids: np.ndarray, sampled: np.ndarray) -> np.ndarray:
+    """The policy's last turn. What an environment wrote is no achievement of the policy's, and is never judged."""
+    answered = np.flatnonzero(~sampled)
+    return ids[answered[-1] + 1 :] if len(answered) else ids

@@ -1,0 +1,112 @@
+"""Between text and ids: what was written is never encoded again, and every token has one author."""
+
+import numpy as np
+import pytest
+
+from grpo_jax.environments import Step, conversations
+from grpo_jax.environments.calculator import Calculator
+from grpo_jax.models.tokenizers import CharacterTokenizer, TransformersTokenizer
+from grpo_jax.types import InputError, Message, Problem
+from tests.models.tiny_tokenizers import IM_END, IM_START, LLAMA_STYLE, QWEN_STYLE, build
+
+PROBLEM = Problem("37*85=", "3145", {"question": "37*85"})
+CHARACTERS = CharacterTokenizer()
+
+
+def test_a_demonstration_is_a_conversation_whose_answers_are_not_learnt():
+    ids, learnt = conversations.demonstration(Calculator(), PROBLEM, CHARACTERS, limit=20)
+    assert CHARACTERS.decode(ids) == "<<37*85>>3145\n3145" and ids[-1] == CHARACTERS.eos_id
+    own = "".join(CHARACTERS.decode([id]) for id, mine in zip(ids, learnt, strict=True) if mine)
+    assert own == "<<37*85>>3145" and learnt[-1]
+    assert learnt == [True] * 9 + [False] * 5 + [True] * 5
+
+
+class Interrupter:
+    """Ends every conversation at once, and demonstrates two turns nevertheless."""
+
+    stop_strings = ()
+
+    def reset(self, problem):
+        return None
+
+    def step(self, state, text):
+        return Step(state, None)
+
+    def demonstrate(self, problem):
+        return "a", "b"
+
+
+def test_demonstrations_that_cannot_be_are_errors():
+    with pytest.raises(InputError, match="has 2 turns, but turn 1, 'a', ends the conversation"):
+        conversations.demonstration(Interrupter(), PROBLEM, CHARACTERS, limit=20)
+    with pytest.raises(InputError, match="max_completion_length: got 18, but a demonstration has 19 tokens"):
+        conversations.demonstration(Calculator(), PROBLEM, CHARACTERS, limit=18)
+    with pytest.raises(InputError, match="no expression in the field 'question'"):
+        conversations.demonstration(Calculator(), Problem("37*85=", "3145"), CHARACTERS, limit=20)
+
+
+def test_every_conversation_has_a_state_of_its_own():
+    class Counter(Interrupter):
+        def reset(self, problem):
+            return int(problem.answer)
+
+        def step(self, state, text):
+            return Step(state + 1, Message("user", f"{state}{text}"))
+
+    problems = [Problem("p", str(n)) for n in (10, 20)]
+    reply = conversations.reply_with(Counter(), problems, CHARACTERS)
+    heard = [CHARACTERS.decode(reply(n, CHARACTERS.encode_completion("x"))) for n in (0, 1, 0, 1, 1)]
+    assert heard == ["10x", "20x", "11x", "21x", "22x"]
+
+
+def test_an_answer_that_is_no_message_is_an_error():
+    class Texting(Interrupter):
+        def step(self, state, text):
+            return Step(state, "408")
+
+    with pytest.raises(InputError, match="step answered '408', expected a Message, or None at the end"):
+        conversations.reply_with(Texting(), [PROBLEM], CHARACTERS)(0, [5])
+
+
+def test_turns_and_the_part_that_is_judged():
+    ids, learnt = map(np.array, conversations.demonstration(Calculator(), PROBLEM, CHARACTERS, limit=20))
+    assert conversations.turns(ids, learnt, CHARACTERS.decode) == (
+        Message("assistant", "<<37*85>>"),
+        Message("environment", "3145\n"),
+        Message("assistant", "3145"),
+    )
+    assert CHARACTERS.decode(conversations.judged_ids(ids, learnt)) == "3145"
+    whole = conversations.judged_ids(ids, np.ones_like(learnt))
+    np.testing.assert_array_equal(whole, ids)
+
+
+@pytest.mark.parametrize("template", [QWEN_STYLE, LLAMA_STYLE])
+@pytest.mark.parametrize("content", ["408", "hello <|im_end|> <|eot|>", "\ue000"])
+def test_in_a_chat_the_ids_are_those_of_the_whole_conversation(template, content):
+    """Prompt, turn and reply in a row are what the template makes of all messages together."""
+    tokenizer = TransformersTokenizer(build(template=template), chat=True)
+    prompt, turn, reply = (Message("user", "hi"),), Message("assistant", "hello"), Message("tool", content)
+    turn_ids = tokenizer.encode_completion(turn.content)
+    said = [*tokenizer.encode_prompt(prompt), *turn_ids, *tokenizer.encode_reply(prompt, turn_ids, reply)]
+    assert said == tokenizer.encode_prompt((*prompt, turn, reply))
+
+
+def test_a_turn_that_a_text_stopped_is_ended_as_the_template_does():
+    tokenizer = TransformersTokenizer(build(template=QWEN_STYLE), chat=True)
+    turn_ids = tokenizer.encode_text("<<1+1>>")
+    assert IM_END not in turn_ids
+    ids = tokenizer.encode_reply("hi", turn_ids, Message("tool", "2"))
+    assert ids[0] == IM_END and ids.count(IM_START) == 2
+    assert tokenizer.encode_reply("hi", [*turn_ids, IM_END], Message("tool", "2")) == ids[1:]
+
+
+def test_in_plain_text_a_reply_is_its_content():
+    tokenizer = TransformersTokenizer(build(template=QWEN_STYLE))
+    assert tokenizer.encode_reply("37*85=", [9], Message("tool", "hello")) == tokenizer.encode_text("hello")
+    assert CHARACTERS.encode_reply("37*85=", [9], Message("tool", "A\n")) == [37, 3]
+
+
+def test_a_template_that_forgets_what_was_said_is_refused():
+    forgetful = TransformersTokenizer(build(template="{{ messages[-1]['content'] }}<|im_end|>"), chat=True)
+    with pytest.raises(ValueError, match="leaves out what was said before"):
+        forgetful.encode_reply("hi", [9], Message("tool", "2"))
