@@ -21,6 +21,8 @@ class Sizes:
     chunk: int
     fixed: bool
     """One size of everything, so that nothing in a call can change another's arithmetic."""
+    positions_first: bool | None = None
+    """The order of the cache (`cache.py`); None is what suits the backend."""
 
     def slots_for(self, completions: int) -> int:
         """`slots`, or the smallest of its halves with room for so many."""

@@ -1,12 +1,19 @@
 """The keys and values of what has been read: a prompt's once for its whole group, a completion's its own.
 
 Prompts live in rows and completions in slots; a `Seating` says which row every slot reads. Positions are
-already rotated into the keys, so a column's place in the cache means nothing. Keys are stored transposed,
-since both products then run along contiguous columns: at SmolLM2's shape on a CPU, 64 slots of 512 columns
-take 240 ms this way, where [slot, position, head, head_dim] takes 410.
+already rotated into the keys, so a column's place in the cache means nothing.
+
+Completions are stored in one of two orders, since the best depends on the compiler:
+
+[slot, head, head_dim, position]   keys; values [slot, head, position, head_dim]. Both products run along
+                                   contiguous columns: at SmolLM2's shape on a CPU, 64 slots of 512 columns take
+                                   240 ms, and 410 in the other order.
+[slot, position, head, head_dim]   both. Every slot writes at a position of its own, one contiguous piece. XLA
+                                   for TPU copies a cache in any other order into this one and back: 3.7 GiB of
+                                   temporaries for a cache of 3.9, and 0.3 without (benchmarks/README.md).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import jax
@@ -24,8 +31,43 @@ class Cache:
 
     prompt_key: Float[Array, "layers R K h P"]
     prompt_value: Float[Array, "layers R K P h"]
-    key: Float[Array, "layers S K h T"]
-    value: Float[Array, "layers S K T h"]
+    key: Float[Array, "layers S K h T"] | Float[Array, "layers S T K h"]
+    value: Float[Array, "layers S K T h"] | Float[Array, "layers S T K h"]
+    positions_first: bool = field(metadata={"static": True})
+    """Whether completions are stored in the second of the two orders."""
+
+    @property
+    def columns(self) -> int:
+        """T, tokens there is room for in a slot."""
+        return self.value.shape[2 if self.positions_first else 3]
+
+    def put(
+        self,
+        layer: Int[Array, ""],
+        columns: Int[Array, "S"],
+        key: Float[Array, "S K h"],
+        value: Float[Array, "S K h"],
+    ) -> "Cache":
+        """One token per slot, each at its own column; a column beyond the last is dropped."""
+        slots = jnp.arange(len(columns))
+        if self.positions_first:
+            at_key = at_value = (layer, slots, columns)
+        else:
+            everything = slice(None)
+            at_key = (layer, slots, everything, everything, columns)
+            at_value = (layer, slots, everything, columns)
+        return replace(
+            self,
+            key=self.key.at[at_key].set(key, mode="drop"),
+            value=self.value.at[at_value].set(value, mode="drop"),
+        )
+
+    def of_layer(self, layer: Int[Array, ""]) -> tuple[Float[Array, "S K h T"], Float[Array, "S K T h"]]:
+        """The completions' keys and values of a layer, whatever the order they are stored in."""
+        key, value = self.key[layer], self.value[layer]
+        if self.positions_first:
+            return jnp.transpose(key, (0, 2, 3, 1)), jnp.transpose(value, (0, 2, 1, 3))
+        return key, value
 
 
 class Seating(NamedTuple):
@@ -39,29 +81,46 @@ class Seating(NamedTuple):
     slot: Int[Array, "R L"]
 
 
-def empty(config: ModelConfig, *, rows: int, prompt_tokens: int, slots: int, tokens: int) -> Cache:
-    """A cache of zeros; `tokens` columns per slot."""
+def empty(
+    config: ModelConfig,
+    *,
+    rows: int,
+    prompt_tokens: int,
+    slots: int,
+    tokens: int,
+    positions_first: bool | None = None,
+) -> Cache:
+    """A cache of zeros; `tokens` columns per slot. `positions_first` is by default what suits the backend."""
+    if positions_first is None:
+        positions_first = jax.default_backend() == "tpu"
 
     def zeros(*shape):
-        return jnp.zeros((config.num_layers, shape[0], config.num_kv_heads, *shape[1:]), config.dtype)
+        return jnp.zeros((config.num_layers, *shape), config.dtype)
 
-    h = config.head_dim
+    K, h = config.num_kv_heads, config.head_dim
     return Cache(
-        prompt_key=zeros(rows, h, prompt_tokens),
-        prompt_value=zeros(rows, prompt_tokens, h),
-        key=zeros(slots, h, tokens),
-        value=zeros(slots, tokens, h),
+        prompt_key=zeros(rows, K, h, prompt_tokens),
+        prompt_value=zeros(rows, K, prompt_tokens, h),
+        key=zeros(slots, tokens, K, h) if positions_first else zeros(slots, K, h, tokens),
+        value=zeros(slots, tokens, K, h) if positions_first else zeros(slots, K, tokens, h),
+        positions_first=positions_first,
     )
 
 
 def resized(cache: Cache, *, rows: Int[Array, "R"], slots: Int[Array, "S"], tokens: int) -> Cache:
     """Only the given rows and slots, in that order, with `tokens` columns per slot."""
-    more = tokens - cache.value.shape[3]
-    return Cache(
+
+    def wider(array, axis):
+        widths = [(0, 0)] * array.ndim
+        widths[axis] = (0, tokens - cache.columns)
+        return jnp.pad(array, widths)
+
+    return replace(
+        cache,
         prompt_key=cache.prompt_key[:, rows],
         prompt_value=cache.prompt_value[:, rows],
-        key=jnp.pad(cache.key[:, slots], [(0, 0)] * 4 + [(0, more)]),
-        value=jnp.pad(cache.value[:, slots], [(0, 0)] * 3 + [(0, more), (0, 0)]),
+        key=wider(cache.key[:, slots], 2 if cache.positions_first else 4),
+        value=wider(cache.value[:, slots], 2 if cache.positions_first else 3),
     )
 
 
@@ -98,7 +157,7 @@ def decode(
 ) -> Attend:
     """One new token per slot, stored at that slot's own column: it sees its prompt and its own tokens."""
     S, (R, L) = columns.shape[0], seating.slot.shape
-    P, T = cache.prompt_value.shape[3], cache.value.shape[3]
+    P, T = cache.prompt_value.shape[3], cache.columns
     # Masks are made once for all layers, unless layers have windows of their own.
     in_prompt = _up_to(P, prompt_lengths - 1)
     in_completion = _up_to(T, columns)
@@ -106,10 +165,7 @@ def decode(
     def attend(query, key, value, layer, window, cache):
         K, h = key.shape[-2:]
         query = query.reshape(S, K, -1, h)
-        at = (layer, jnp.arange(S))
-        own_key = cache.key.at[*at, :, :, columns].set(key[:, 0], mode="drop")
-        own_value = cache.value.at[*at, :, columns].set(value[:, 0], mode="drop")
-        cache = replace(cache, key=own_key, value=own_value)
+        cache = cache.put(layer, columns, key[:, 0], value[:, 0])
 
         prompt_mask, own_mask = in_prompt, in_completion
         if window is not None:
@@ -124,7 +180,7 @@ def decode(
         from_prompt = jax.tree.map(
             lambda x: x.reshape(R, K, L, -1, *x.shape[3:])[seating.row, :, seating.lane], in_rows
         )
-        from_own = _attend_part(query, own_key[layer], own_value[layer], own_mask[:, None])
+        from_own = _attend_part(query, *cache.of_layer(layer), own_mask[:, None])
         out = _merge(from_prompt, from_own)
         return out.reshape(S, 1, -1, h).astype(value.dtype), cache
 

@@ -91,14 +91,22 @@ def start(
     columns: int,
     max_tokens: int,
     penalised: bool,
+    positions_first: bool | None = None,
 ) -> State:
-    """Empty rows and free slots."""
+    """Empty rows and free slots; see `cache.empty` for the order of the cache."""
 
     def zeros(*shape, dtype=jnp.int32):
         return jnp.zeros(shape, dtype)  # a buffer each: they are donated to the first program
 
     return State(
-        cache=kv.empty(config, rows=rows, prompt_tokens=prompt_tokens, slots=slots, tokens=columns),
+        cache=kv.empty(
+            config,
+            rows=rows,
+            prompt_tokens=prompt_tokens,
+            slots=slots,
+            tokens=columns,
+            positions_first=positions_first,
+        ),
         slots=Slots(
             keys=jax.random.split(jax.random.key(0, impl="threefry2x32"), slots),
             prompt_lengths=zeros(slots),

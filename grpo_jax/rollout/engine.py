@@ -61,9 +61,13 @@ class NativeEngine:
         slots: int = SLOTS,
         chunk: int = CHUNK,
         fixed_shapes: bool = False,
+        positions_first: bool | None = None,
         to_text: Callable[[Sequence[int]], str] | None = None,
     ):
-        """`chunk` is the most decode steps between two looks of the host; stop strings need `to_text`."""
+        """`chunk` is the most decode steps between two looks of the host; stop strings need `to_text`.
+
+        `positions_first` is the order of the cache, by default what suits the backend.
+        """
         for name, value in (("max_prompt_length", max_prompt_length), ("slots", slots), ("chunk", chunk)):
             if value < 1:
                 raise ValueError(f"{name} is {value}; expected at least 1")
@@ -72,7 +76,7 @@ class NativeEngine:
         self.programs: set[tuple[str, str]] = set()
         """Every program and its sizes that was needed so far."""
         self._graphdef, self._params, self._config = graphdef, None, None
-        self._sizes = buckets.Sizes(max_prompt_length, slots, chunk, fixed_shapes)
+        self._sizes = buckets.Sizes(max_prompt_length, slots, chunk, fixed_shapes, positions_first)
         self._to_text = to_text
 
     def load(self, params: nnx.State) -> None:

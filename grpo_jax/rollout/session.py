@@ -95,6 +95,7 @@ class Session:
             columns=self._columns,
             max_tokens=T,
             penalised=rules.repetition_penalty is not None,
+            positions_first=sizes.positions_first,
         )
         self._outputs = Outputs(
             ids=np.zeros((B * G, T), np.int32),
@@ -229,7 +230,7 @@ class Session:
         cache = self._state.cache
         sizes = {
             "slots": cache.value.shape[1],
-            "columns": cache.value.shape[3],
+            "columns": cache.columns,
             "rows": cache.prompt_value.shape[1],
             "lanes": self._schedule.lanes,
             "prompt_tokens": cache.prompt_value.shape[3],

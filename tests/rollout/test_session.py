@@ -60,8 +60,17 @@ def clear(reference):
         (replace(CONFIG, layer_windows=(0, 5)), dict(slots=6, chunk=5)),
         (CONFIG, dict(slots=64, chunk=64)),
         (CONFIG, dict(slots=6, chunk=3, fixed_shapes=True)),
+        (CONFIG, dict(slots=16, chunk=16, positions_first=True)),
+        (replace(CONFIG, layer_windows=(0, 5)), dict(slots=6, chunk=5, positions_first=True)),
     ],
-    ids=["refills", "refills and windows", "shrinking and growing", "fixed shapes"],
+    ids=[
+        "refills",
+        "refills, windows",
+        "shrinking, growing",
+        "fixed shapes",
+        "TPU's order",
+        "TPU's order, windows",
+    ],
 )
 def test_refilled_slots_agree_with_the_full_forward(config, settings):
     graphdef, params = model(config)
