@@ -23,16 +23,24 @@ class Sizes:
     """One size of everything, so that nothing in a call can change another's arithmetic."""
     positions_first: bool | None = None
     """The order of the cache (`cache.py`); None is what suits the backend."""
+    shards: int | None = None
+    """Into how many parts a mesh deals rows and slots; None without a mesh."""
 
     def slots_for(self, completions: int) -> int:
         """`slots`, or the smallest of its halves with room for so many."""
         count = self.slots
-        while not self.fixed and count % 2 == 0 and count // 2 >= max(completions, FEWEST_SLOTS):
+        fewest = max(completions, FEWEST_SLOTS, self.shards or 1)
+        while not self.fixed and count % 2 == 0 and count // 2 >= fewest:
             count //= 2
         return count
 
     def fewer_slots(self, slots: int, completions: int) -> int:
-        """What `slots` may shrink to when so many completions are left."""
+        """What `slots` may shrink to when so many completions are left.
+
+        On a mesh they do not: the slots that are left would have to move between devices with all they hold.
+        """
+        if (self.shards or 1) > 1:
+            return slots
         while not self.fixed and slots % SHRINK == 0 and slots // SHRINK >= max(completions, FEWEST_SLOTS):
             slots //= SHRINK
         return slots
@@ -40,7 +48,8 @@ class Sizes:
     def rows_for(self, slots: int, group_size: int, prompts: int) -> int:
         """Twice the prompts that fill the slots: stragglers keep theirs while the next ones are read."""
         rows = min(slots, 2 * -(-slots // group_size))
-        return rows if self.fixed else min(rows, power_of_two(prompts))
+        rows = rows if self.fixed else min(rows, power_of_two(prompts))
+        return rows + -rows % (self.shards or 1)
 
     def prompt_tokens_for(self, longest: int) -> int:
         """Width of the prompt part, or of one prefill."""

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from grpo_jax.models.attention import Attend, packed
+from grpo_jax.models.axes import constrain
 from grpo_jax.models.config import ModelConfig
 
 
@@ -56,10 +57,12 @@ class Cache:
             everything = slice(None)
             at_key = (layer, slots, everything, everything, columns)
             at_value = (layer, slots, everything, columns)
-        return replace(
-            self,
-            key=self.key.at[at_key].set(key, mode="drop"),
-            value=self.value.at[at_value].set(value, mode="drop"),
+        return placed(
+            replace(
+                self,
+                key=self.key.at[at_key].set(key, mode="drop"),
+                value=self.value.at[at_value].set(value, mode="drop"),
+            )
         )
 
     def of_layer(self, layer: Int[Array, ""]) -> tuple[Float[Array, "S K h T"], Float[Array, "S K T h"]]:
@@ -107,8 +110,22 @@ def empty(
     )
 
 
-def resized(cache: Cache, *, rows: Int[Array, "R"], slots: Int[Array, "S"], tokens: int) -> Cache:
-    """Only the given rows and slots, in that order, with `tokens` columns per slot."""
+def placed(cache: Cache) -> Cache:
+    """Rows and slots dealt over the mesh this is traced under, heads split over its tensor axis; without one, as it is."""
+    prompt, own = ("layers", "rows", "key_heads"), ("layers", "rows", "key_heads")
+    if cache.positions_first:
+        own = ("layers", "rows", None, "key_heads")
+    return replace(
+        cache,
+        prompt_key=constrain(cache.prompt_key, *prompt),
+        prompt_value=constrain(cache.prompt_value, *prompt),
+        key=constrain(cache.key, *own),
+        value=constrain(cache.value, *own),
+    )
+
+
+def widened(cache: Cache, tokens: int) -> Cache:
+    """With `tokens` columns per slot."""
 
     def wider(array, axis):
         widths = [(0, 0)] * array.ndim
@@ -117,10 +134,19 @@ def resized(cache: Cache, *, rows: Int[Array, "R"], slots: Int[Array, "S"], toke
 
     return replace(
         cache,
+        key=wider(cache.key, 2 if cache.positions_first else 4),
+        value=wider(cache.value, 2 if cache.positions_first else 3),
+    )
+
+
+def kept(cache: Cache, *, rows: Int[Array, "R"], slots: Int[Array, "S"]) -> Cache:
+    """Only the given rows and slots, in that order."""
+    return replace(
+        cache,
         prompt_key=cache.prompt_key[:, rows],
         prompt_value=cache.prompt_value[:, rows],
-        key=wider(cache.key[:, slots], 2 if cache.positions_first else 4),
-        value=wider(cache.value[:, slots], 2 if cache.positions_first else 3),
+        key=cache.key[:, slots],
+        value=cache.value[:, slots],
     )
 
 

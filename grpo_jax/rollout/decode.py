@@ -1,8 +1,8 @@
-"""The device side of sampling: four pure programs over a fixed number of slots.
+"""The device side of sampling: five pure programs over a fixed number of slots.
 
 `prefill` computes prompts once for their whole group, `admit` seats completions in free slots and draws their
-first token, `decode` draws a token per slot and step until there is a reason to stop, and `resize` changes
-how many slots and columns there are. Which completion goes where is the host's business (`schedule.py`).
+first token, `decode` draws a token per slot and step until there is a reason to stop; `shrink` and `widen`
+change how many slots and columns there are. Which completion goes where is the host's business (`schedule.py`).
 """
 
 from dataclasses import dataclass, field, replace
@@ -11,8 +11,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from grpo_jax.models.axes import constrain
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.rollout import cache as kv
 from grpo_jax.rollout.keys import uniforms
@@ -124,6 +126,36 @@ def start(
     )
 
 
+def placed(state: State) -> State:
+    """`state` as it lies on the mesh this is traced under: cache and logits split, what the host reads whole.
+
+    Every program leaves it so, that the next one need not be compiled again.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return state
+
+    def whole(x):
+        return jax.lax.with_sharding_constraint(x, PartitionSpec())
+
+    return State(
+        cache=kv.placed(state.cache),
+        slots=jax.tree.map(whole, state.slots),
+        first_logits=constrain(state.first_logits, "rows"),
+    )
+
+
+@partial(
+    jax.jit,
+    static_argnames=(
+        "config", "rows", "prompt_tokens", "slots", "columns", "max_tokens", "penalised", "positions_first"
+    ),
+)  # fmt: skip
+def start_on_mesh(**sizes) -> State:
+    """`start`, with no array ever whole on one device."""
+    return placed(start(**sizes))
+
+
 @partial(jax.jit, static_argnames="graphdef", donate_argnames="state")
 def prefill(
     graphdef: nnx.GraphDef,
@@ -140,10 +172,13 @@ def prefill(
     positions = jnp.broadcast_to(jnp.arange(P), (n, P))
     hidden, (key, value) = decoder(ids, positions, kv.prefill(lengths, P), (empty, empty))
     last = jnp.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
-    return replace(
-        state,
-        cache=kv.store(state.cache, rows, key, value),
-        first_logits=state.first_logits.at[rows].set(decoder.logits(last), mode="drop"),
+    logits = constrain(decoder.logits(last), "rows")
+    return placed(
+        replace(
+            state,
+            cache=kv.store(state.cache, rows, key, value),
+            first_logits=state.first_logits.at[rows].set(logits, mode="drop"),
+        )
     )
 
 
@@ -187,7 +222,7 @@ def admit(state: State, arrivals: Arrivals, rules: Rules) -> State:
     zeros = jnp.zeros(old.position.shape, jnp.int32)
     spread = jax.tree.map(lambda x: zeros.astype(x.dtype).at[at].set(x, mode="drop"), draw)
     arrived = (zeros > 0).at[at].set(True, mode="drop")
-    return replace(state, slots=_record(slots, spread, arrived, rules))
+    return placed(replace(state, slots=_record(slots, spread, arrived, rules)))
 
 
 @partial(jax.jit, static_argnames="graphdef", donate_argnames="state")
@@ -219,22 +254,30 @@ def decode(
         position = (slots.prompt_lengths + column)[:, None]
         attend = kv.decode(cache, seating, slots.prompt_lengths, column)
         hidden, cache = decoder(token, position, attend, cache)
-        noise_at = slots.starts + slots.position
-        draw = _draw(decoder.logits(hidden[:, 0]), slots.keys, noise_at, slots.seen, rules)
+        logits = constrain(decoder.logits(hidden[:, 0]), "rows")  # the vocabulary whole: it is drawn from
+        draw = _draw(logits, slots.keys, slots.starts + slots.position, slots.seen, rules)
         return cache, _record(slots, draw, slots.active, rules), step + 1
 
     cache, slots, steps = jax.lax.while_loop(going, advance, (state.cache, state.slots, jnp.int32(0)))
-    return replace(state, cache=cache, slots=slots), steps
+    return placed(replace(state, cache=cache, slots=slots)), steps
 
 
-@partial(jax.jit, static_argnames="columns")  # nothing to donate: the shapes change
-def resize(state: State, rows: Int[Array, "R"], slots: Int[Array, "S"], *, columns: int) -> State:
-    """Only the given rows and slots, in that order, with room for `columns` tokens."""
-    return State(
-        cache=kv.resized(state.cache, rows=rows, slots=slots, tokens=columns),
-        slots=jax.tree.map(lambda x: x[slots], state.slots),
-        first_logits=state.first_logits[rows],
+@jax.jit  # nothing to donate: the shapes change
+def shrink(state: State, rows: Int[Array, "R"], slots: Int[Array, "S"]) -> State:
+    """Only the given rows and slots, in that order."""
+    return placed(
+        State(
+            cache=kv.kept(state.cache, rows=rows, slots=slots),
+            slots=jax.tree.map(lambda x: x[slots], state.slots),
+            first_logits=state.first_logits[rows],
+        )
     )
+
+
+@partial(jax.jit, static_argnames="columns")
+def widen(state: State, *, columns: int) -> State:
+    """Room for `columns` tokens in every slot."""
+    return placed(replace(state, cache=kv.widened(state.cache, columns)))
 
 
 def _draw(logits, keys, positions, seen, rules: Rules) -> Draw:

@@ -1,18 +1,22 @@
 """The sampling engine: parameters in, prompts in, rollouts out."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
+from grpo_jax.models.axes import DATA, FSDP
 from grpo_jax.rollout import buckets, decode
 from grpo_jax.rollout.keys import completion_keys, threefry
 from grpo_jax.rollout.session import Outputs, Request, Session, Work
 from grpo_jax.rollout.settings import Sampling
+from grpo_jax.rollout.weights import prepared
 from grpo_jax.types import STOPPED, TRUNCATED, Rollout
 
 STOP_ID_MULTIPLE = 8
@@ -62,11 +66,13 @@ class NativeEngine:
         chunk: int = CHUNK,
         fixed_shapes: bool = False,
         positions_first: bool | None = None,
+        mesh: Mesh | None = None,
         to_text: Callable[[Sequence[int]], str] | None = None,
     ):
         """`chunk` is the most decode steps between two looks of the host; stop strings need `to_text`.
 
-        `positions_first` is the order of the cache, by default what suits the backend.
+        `positions_first` is the order of the cache, by default what suits the backend. `mesh` has the axes of
+        `models.axes`: slots and prompts are dealt over data and fsdp, heads, MLP and vocabulary over tensor.
         """
         for name, value in (("max_prompt_length", max_prompt_length), ("slots", slots), ("chunk", chunk)):
             if value < 1:
@@ -76,17 +82,23 @@ class NativeEngine:
         self.programs: set[tuple[str, str]] = set()
         """Every program and its sizes that was needed so far."""
         self._graphdef, self._params, self._config = graphdef, None, None
-        self._sizes = buckets.Sizes(max_prompt_length, slots, chunk, fixed_shapes, positions_first)
+        self._mesh = mesh
+        shards = None if mesh is None else mesh.shape[DATA] * mesh.shape[FSDP]
+        if slots % (shards or 1):
+            raise ValueError(f"slots is {slots}; expected a multiple of the mesh's {shards} row shards")
+        self._sizes = buckets.Sizes(max_prompt_length, slots, chunk, fixed_shapes, positions_first, shards)
         self._to_text = to_text
 
-    def load(self, params: nnx.State) -> None:
-        """Takes the parameters the next rollouts are sampled with."""
-        self._params = params
-        self._config = nnx.merge(self._graphdef, params).config
+    def load(self, params: nnx.State | None) -> None:
+        """Takes the parameters the next rollouts are sampled with, to where it samples; None lets go of them."""
+        self._params = None
+        if params is not None:
+            self._config = nnx.merge(self._graphdef, params).config
+            self._params = prepared(params, self._config, self._mesh)
 
     def close(self) -> None:
         """Lets go of the parameters."""
-        self._params = None
+        self.load(None)
 
     def generate(
         self,
@@ -124,19 +136,23 @@ class NativeEngine:
             starts=np.repeat(_per_prompt("start_positions", start_positions, B), G),
             sampling=sampling,
         )
-        session = Session(
-            (self._graphdef, self._params),
-            self._config,
-            request,
-            rules=_rules(sampling, self._config.vocab_size),
-            sizes=self._sizes,
-            to_text=self._to_text,
-            programs=self.programs,
-            on_group=None
-            if on_group is None
-            else lambda place, outputs: on_group(place, _rollout(request, outputs, range(place, place + 1))),
-        )
-        outputs = session.run()
+
+        def finished(place: int, outputs: Outputs) -> None:
+            if on_group is not None:
+                on_group(place, _rollout(request, outputs, range(place, place + 1)))
+
+        with nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
+            session = Session(
+                (self._graphdef, self._params),
+                self._config,
+                request,
+                rules=_rules(sampling, self._config.vocab_size),
+                sizes=self._sizes,
+                to_text=self._to_text,
+                programs=self.programs,
+                on_group=finished,
+            )
+            outputs = session.run()
         self.work = session.work
         return _rollout(request, outputs, range(B))
 

@@ -72,7 +72,7 @@ class Session:
         sizes: Sizes,
         to_text: Callable[[Sequence[int]], str] | None,
         programs: set[tuple[str, str]],
-        on_group: Callable[[int, Outputs], None] | None = None,
+        on_group: Callable[[int, Outputs], None],
     ):
         """`on_group(prompt, outputs)` is called once that prompt's rows of the outputs are final."""
         self.work = Work()
@@ -87,8 +87,9 @@ class Session:
         longest = sizes.max_prompt_length if sizes.fixed else int(request.prompt_lengths.max())
         self._prompt_tokens = sizes.prompt_tokens_for(longest)
         self._schedule = Schedule(prompts=B, group_size=G, slots=slots, rows=rows, lanes=min(G, slots))
-        self._state = decode.start(
-            config,
+        start = decode.start if sizes.shards is None else decode.start_on_mesh
+        self._state = start(
+            config=config,
             rows=rows,
             prompt_tokens=self._prompt_tokens,
             slots=slots,
@@ -162,7 +163,8 @@ class Session:
         slots = self._sizes.fewer_slots(self._schedule.slots, len(self._schedule.seated))
         if slots < self._schedule.slots:
             rows, kept = self._schedule.shrink(slots)
-            self._resize(rows, kept)
+            self._note("shrink", to_rows=len(rows), to_slots=slots)
+            self._state = decode.shrink(self._state, jnp.asarray(rows), jnp.asarray(kept))
 
     def _decode(self) -> None:
         """Decodes until the columns run out, the host is due a look, or enough slots are free."""
@@ -171,7 +173,8 @@ class Session:
         furthest = max(int(position[seat.slot]) for seat in seats)
         if furthest > self._columns:
             self._columns = self._sizes.columns_for(furthest, self._most_columns)
-            self._resize(np.arange(self._schedule.rows), np.arange(self._schedule.slots))
+            self._note("widen", to_columns=self._columns)
+            self._state = decode.widen(self._state, columns=self._columns)
         self._note("decode")
         seating = Seating(*self._schedule.seating())
         most_steps = min(self._sizes.chunk, self._columns - furthest + 1)
@@ -204,7 +207,7 @@ class Session:
             self._outputs.stopped[n] = slots.stopped[seat.slot] or seat.slot in cut
             self._schedule.release(seat.slot)
             self._missing[seat.prompt] -= 1
-            if self._on_group is not None and not self._missing[seat.prompt]:
+            if not self._missing[seat.prompt]:
                 self._on_group(seat.prompt, self._outputs)
         if cut:
             over = jnp.zeros(self._schedule.slots, bool).at[jnp.array(list(cut))].set(True)
@@ -220,10 +223,6 @@ class Session:
             if length is not None:
                 cut[seat.slot] = length
         return cut
-
-    def _resize(self, rows: np.ndarray, slots: np.ndarray) -> None:
-        self._note("resize", to_rows=len(rows), to_slots=len(slots), to_columns=self._columns)
-        self._state = decode.resize(self._state, jnp.asarray(rows), jnp.asarray(slots), columns=self._columns)
 
     def _note(self, program: str, **extra: int) -> None:
         """Logs a program the first time it is needed: this is what compiles."""

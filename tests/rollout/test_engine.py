@@ -304,4 +304,5 @@ def all_uniforms(key, prompts, sampling):
 
 
 def compiled():
-    return sum(f._cache_size() for f in (decode.prefill, decode.admit, decode.decode, decode.resize))
+    programs = (decode.prefill, decode.admit, decode.decode, decode.shrink, decode.widen)
+    return sum(program._cache_size() for program in programs)
