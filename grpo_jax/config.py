@@ -278,6 +278,12 @@ class RolloutConfig:
     """dynamic_sampling: most times batch_size prompts are drawn in a step; what is missing then leaves the batch smaller."""
     lag: Literal[0, 1] = 0
     """1 samples the next step's rollout while this step updates, so every rollout is one step's updates old."""
+    slots: int = 256
+    """Completions decoded at one time; a finished one makes room for the next."""
+    devices: int = 0
+    """Devices of their own for sampling, the last of those there are; 0 samples on the devices of the mesh."""
+    tensor: int = 1
+    """devices: how many of them compute the same completions together, as mesh.tensor does."""
     gap_warning: float = 0.02
     """Warn when sampler and trainer disagree on a token's log-probability by more than this on average; 0 never warns."""
 

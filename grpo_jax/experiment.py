@@ -122,6 +122,8 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "optimizer.learning_rate": config.optimizer.learning_rate,
         "rollout.temperature": rollout.temperature,
         "rollout.max_rounds": rollout.max_rounds,
+        "rollout.slots": rollout.slots,
+        "rollout.tensor": rollout.tensor,
         "update.max_skipped": update.max_skipped,
         "warm_start.optimizer.learning_rate": config.warm_start.optimizer.learning_rate,
         "optimizer.max_grad_norm": config.optimizer.max_grad_norm,
@@ -138,6 +140,7 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "evaluation.temperature": config.evaluation.temperature,
         "rollout.top_k": rollout.top_k,
         "rollout.gap_warning": rollout.gap_warning,
+        "rollout.devices": rollout.devices,
         "update.mini_batch": update.mini_batch,
         "update.micro_batch": update.micro_batch,
         "update.head_chunk": update.head_chunk,
@@ -192,7 +195,19 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         )
     else:
         architecture = config.model
-    data, fsdp, tensor = mesh_shape(config.mesh, devices=devices)
+    _require(
+        rollout.devices < devices,
+        "rollout.devices",
+        rollout.devices,
+        f"fewer than the {devices} devices there are: the update needs some too",
+    )
+    _require(
+        max(rollout.devices, 1) % rollout.tensor == 0,
+        "rollout.tensor",
+        rollout.tensor,
+        f"a divisor of rollout.devices = {rollout.devices}, and 1 without",
+    )
+    data, fsdp, tensor = mesh_shape(config.mesh, devices=devices - rollout.devices)
     if architecture:
         _check_architecture(architecture, length=rollout.max_prompt_length + rollout.max_completion_length)
         _check_splits(config.mesh, architecture)
@@ -205,10 +220,11 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
     )
     shards = data * fsdp
     _require(
-        not rollout.lag or shards * tensor == 1,
+        not rollout.lag or shards * tensor == 1 or rollout.devices > 0,
         "rollout.lag",
         rollout.lag,
-        f"0 on a mesh of {shards * tensor} devices: two programs that meet on several devices in different orders never end",
+        f"0 on a mesh of {shards * tensor} devices without rollout.devices: two programs at once on several devices may "
+        "wait for each other for ever",
     )
     _require(
         update.micro_batch % shards == 0,

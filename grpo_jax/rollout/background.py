@@ -70,9 +70,12 @@ class Background:
 
         def call() -> Rollout:
             self.engine.load(params)
-            return self.engine.generate(
-                prompt_ids, sampling=sampling, key=key, on_group=pending._put, **options
-            )
+            try:
+                return self.engine.generate(
+                    prompt_ids, sampling=sampling, key=key, on_group=pending._put, **options
+                )
+            finally:  # a resharded copy would take up memory while nothing is sampled
+                self.engine.load(None)
 
         pending._future = self._thread.submit(call)
         pending._future.add_done_callback(lambda _: pending._finished.put(None))

@@ -13,18 +13,17 @@ import optax
 from jax.sharding import Mesh
 
 from grpo_jax import environments, experiment, keys, tasks
-from grpo_jax.config import Config, PretrainedModel, RolloutConfig
+from grpo_jax.config import Config, PretrainedModel
 from grpo_jax.losses import diagnostics
 from grpo_jax.losses import objective as objectives
 from grpo_jax.losses.groups import group_rows
 from grpo_jax.models.tokenizers import Tokenizer, load_tokenizer
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.background import Background, Pending
-from grpo_jax.rollout.engine import Engine, NativeEngine
-from grpo_jax.rollout.turns import Conversing
 from grpo_jax.tasks.splitting import Mixture, shorten
 from grpo_jax.training import programs, sharding
 from grpo_jax.training.checkpoint import Checkpoints
+from grpo_jax.training.engines import make_engine
 from grpo_jax.training.log_probs import make_log_probs
 from grpo_jax.training.policy import Policy, architecture_of, sized_for
 from grpo_jax.training.programs import build_optimizer
@@ -116,7 +115,8 @@ def prepare(config: Config) -> Run:
     rewards = scoring.build(config.reward.functions)
     scoring.check(rewards, [*split.train, *split.held_out])
     environment = environments.build(config.rollout.environment, config.rollout.environment_options)
-    mesh = sharding.make_mesh(*experiment.mesh_shape(config.mesh, devices=jax.device_count()))
+    trainer_devices = jax.device_count() - config.rollout.devices
+    mesh = sharding.make_mesh(*experiment.mesh_shape(config.mesh, devices=trainer_devices))
     built = programs.build(config, sized_for(architecture, tokenizer), mesh=mesh)
     folder = open_folder(config)
     warm_optimizer = build_optimizer(config.warm_start.optimizer, config.warm_start.steps)
@@ -128,7 +128,9 @@ def prepare(config: Config) -> Run:
         mixture=split.mixture,
         tokenizer=tokenizer,
         mesh=mesh,
-        sampler=Background(make_engine(built.policy, tokenizer, config.rollout, environment)),
+        sampler=Background(
+            make_engine(built.policy.graphdef, tokenizer, config.rollout, environment=environment, mesh=mesh)
+        ),
         environment=environment,
         ahead={},
         objective=built.objective,
@@ -152,25 +154,6 @@ def prepare(config: Config) -> Run:
         ),
         checkpoints=Checkpoints(folder / "checkpoints", keep=config.checkpoint.keep),
     )
-
-
-def make_engine(
-    policy: Policy,
-    tokenizer: Tokenizer,
-    options: RolloutConfig,
-    environment: environments.Environment | None,
-) -> Engine:
-    """The sampler; with an environment, one that takes turns."""
-    if environment is None:
-        return NativeEngine(policy.graphdef, max_prompt_length=options.max_prompt_length)
-    engine = NativeEngine(
-        policy.graphdef,
-        # What a later turn goes on from is all that was said before it.
-        max_prompt_length=options.max_prompt_length + options.max_completion_length,
-        chunk=16,  # a text that ends a turn is only seen when the host looks
-        to_text=tokenizer.decode,
-    )
-    return Conversing(engine, max_turns=options.max_turns, prompt_size=options.max_prompt_length)
 
 
 def initial_state(run: Run) -> TrainState:

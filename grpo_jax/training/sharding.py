@@ -22,6 +22,19 @@ def make_mesh(data: int, fsdp: int = 1, tensor: int = 1) -> Mesh:
     return jax.make_mesh(sizes, (DATA, FSDP, TENSOR), devices=devices, axis_types=(AxisType.Auto,) * 3)
 
 
+def sampling_mesh(mesh: Mesh, *, devices: int, tensor: int) -> Mesh | None:
+    """Where rollouts are sampled: on the last `devices` devices there are, or on those of `mesh` if that is 0.
+
+    No axis there splits parameters that every step would have to gather, so fsdp becomes more of data. None on a mesh
+    of one device.
+    """
+    if not devices and mesh.size == 1:
+        return None
+    where = np.array(jax.devices()[-devices:]) if devices else mesh.devices
+    tensor = tensor if devices else mesh.shape[TENSOR]
+    return Mesh(where.reshape(-1, 1, tensor), (DATA, FSDP, TENSOR), axis_types=(AxisType.Auto,) * 3)
+
+
 def row_shards(mesh: Mesh) -> int:
     """Into how many parts the rows of a batch are split."""
     return mesh.shape[DATA] * mesh.shape[FSDP]

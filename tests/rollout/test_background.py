@@ -69,7 +69,7 @@ def test_calls_run_in_the_order_they_were_made():
     first, second = (background.start(name, [[1], [2]], sampling=SAMPLING, key=KEY) for name in "ab")
     background.engine.gate.set()
     first.result(), second.result()
-    assert background.engine.loaded == ["a", "b"]
+    assert background.engine.loaded == ["a", None, "b", None]
     background.close()
 
 

@@ -89,8 +89,20 @@ def test_only_lagging_runs_carry_the_parameters_of_the_sampler(whole, tmp_path):
     run.sampler.close(), run.checkpoints.close()
 
 
-def test_a_mesh_of_several_devices_refuses_it(tmp_path):
+def test_on_a_mesh_the_sampler_needs_devices_of_its_own(whole, tmp_path):
+    """Trained on two devices in fsdp, sampled on two others: what one device makes of it, but for rounding."""
     wrong = config(tmp_path / "run")
-    wrong = replace(wrong, mesh=replace(wrong.mesh, data=2))
+    wrong = replace(wrong, mesh=replace(wrong.mesh, data=1, fsdp=2))
     with pytest.raises(ValueError, match=r"rollout\.lag: got 1, expected 0 on a mesh of 2 devices"):
         experiment.validate(wrong, devices=8)
+    right = replace(wrong, rollout=replace(wrong.rollout, devices=2), train=TrainConfig(steps=2))
+    run = setup.prepare(right)
+    loop.train(run)
+    assert run.sampler.engine._mesh.shape == {"data": 2, "fsdp": 1, "tensor": 1}
+    assert set(run.sampler.engine._mesh.devices.flat) == set(jax.devices()[-2:])
+    rows = [row for row in measured(run.folder) if row["step"] > 0]
+    assert [row["rollout/lag"] for row in rows] == [0, 1]
+    assert all(row["sampler/log_prob_gap"] < 1e-5 for row in rows) and rows[1]["kl/old"] > 1e-6
+    for ours, theirs in zip(rows, [row for row in whole[0] if row["step"] in (1, 2)], strict=True):
+        assert ours["reward/mean"] == theirs["reward/mean"] and ours["length/total"] == theirs["length/total"]
+        assert ours["grad/norm"] == pytest.approx(theirs["grad/norm"], rel=1e-4)

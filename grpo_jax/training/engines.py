@@ -1,0 +1,46 @@
+"""The sampler of a run: on the training mesh or on devices of its own, taking turns if there is an environment."""
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+
+from grpo_jax.config import RolloutConfig
+from grpo_jax.environments import Environment
+from grpo_jax.models.tokenizers import Tokenizer
+from grpo_jax.rollout.engine import Engine, NativeEngine
+from grpo_jax.rollout.turns import Conversing
+from grpo_jax.training import sharding
+
+
+def make_engine(
+    graphdef: nnx.GraphDef,
+    tokenizer: Tokenizer,
+    options: RolloutConfig,
+    *,
+    environment: Environment | None,
+    mesh: Mesh,
+) -> Engine:
+    """The engine of a run that trains on `mesh`.
+
+    Raises:
+        ValueError: the config wants what this machine cannot give.
+    """
+    if options.devices and jax.process_count() > 1:
+        raise ValueError(
+            f"rollout.devices: got {options.devices}, expected 0 with {jax.process_count()} processes: every process"
+            " takes part in sampling"
+        )
+    where = sharding.sampling_mesh(mesh, devices=options.devices, tensor=options.tensor)
+    shards = 1 if where is None else sharding.row_shards(where)
+    settings = {"slots": options.slots + -options.slots % shards, "mesh": where}
+    if environment is None:
+        return NativeEngine(graphdef, max_prompt_length=options.max_prompt_length, **settings)
+    engine = NativeEngine(
+        graphdef,
+        # What a later turn goes on from is all that was said before it.
+        max_prompt_length=options.max_prompt_length + options.max_completion_length,
+        chunk=16,  # a text that ends a turn is only seen when the host looks
+        to_text=tokenizer.decode,
+        **settings,
+    )
+    return Conversing(engine, max_turns=options.max_turns, prompt_size=options.max_prompt_length)
