@@ -1,7 +1,5 @@
 """A run whose policy talks with an environment is evaluated as it trains: in conversations."""
 
-import json
-
 import pytest
 
 from grpo_jax.config import RolloutConfig
@@ -43,7 +41,14 @@ def test_the_last_turn_is_judged_and_all_are_kept(whole):
     # What the environment answers: the number of characters of the turn before.
     said = next(row["turns"] for row in rows if len(row["turns"]) > 1)
     assert said[1]["content"] == str(len(said[0]["content"]))
-    assert len({json.dumps(row["turns"]) for row in rows}) > 20  # calls have noise of their own
+
+
+def test_calls_have_noise_of_their_own(whole):
+    """Problems 0 to 2 and 4 to 6 have the same places in their calls; a random model hardly looks at its prompt."""
+    rows = read_rows(whole.folder / "held-out/completions.jsonl")
+    begins = {(row["problem"], row["sample"]): row["turns"][0]["content"][:1] for row in rows}
+    same = [begins[i, j] == begins[i + 4, j] for i in range(3) for j in range(4)]
+    assert sum(same) <= 3
 
 
 def test_conversations_go_on_where_a_kill_cut_them_short(run, whole, tmp_path):
