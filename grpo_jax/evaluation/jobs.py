@@ -80,7 +80,8 @@ def make_jobs(
                 f"{suite.name}: completions of {limit} tokens at most, as the model's context of {context} has no "
                 f"room for the recommended {suite.max_completion_length}."
             )
-        jobs.append(Job(suite, ids, replace(sampling, max_tokens=limit), seed, slots))
+        stops = tuple(suite.talk.environment.stop_strings) if suite.talk else ()
+        jobs.append(Job(suite, ids, replace(sampling, max_tokens=limit, stop_strings=stops), seed, slots))
     return jobs, notes
 
 
@@ -124,6 +125,7 @@ def open_ledger(job: Job, subject: Subject, folder: Path) -> Ledger:
         "prompts": job.digest,
         "judge": [job.suite.judge.name, dict(job.suite.judge.options)],
         "votes": job.suite.vote is not None,
+        "environment": job.suite.talk and job.suite.talk.described,
     }
     try:
         release = version("grpo_jax")

@@ -7,14 +7,19 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
+import numpy as np
+
 from grpo_jax import keys
+from grpo_jax.environments import conversations
 from grpo_jax.evaluation.jobs import Job
 from grpo_jax.evaluation.ledger import Ledger, Row
 from grpo_jax.models.tokenizers import Tokenizer
 from grpo_jax.rewards import scoring
-from grpo_jax.rollout import NativeEngine
+from grpo_jax.rollout import Engine, NativeEngine
 from grpo_jax.rollout.background import Background
+from grpo_jax.rollout.turns import Conversing
 from grpo_jax.tasks.mixing import as_number
+from grpo_jax.training.judging import judged_texts
 from grpo_jax.types import TRUNCATED, Problem, Rollout
 
 DIFFICULTY = ("difficulty", "level")
@@ -39,10 +44,8 @@ def judge(
         show: called with the problems that are done and the numbers so far, after each.
     """
     graphdef, params = model
-    engine = NativeEngine(graphdef, max_prompt_length=max(map(len, job.prompt_ids)), slots=job.slots)
-    key = keys.fold(keys.run_key(job.seed), "evaluation", job.suite.name)
     samples = job.sampling.group_size
-    with closing(Background(engine)) as sampler:
+    with closing(Background(_engine(job, graphdef, tokenizer))) as sampler:
         for problems in job.calls:
             if ledger.has(problems.tolist(), samples):
                 continue
@@ -51,8 +54,7 @@ def judge(
                 params,
                 [job.prompt_ids[i] for i in problems],
                 sampling=job.sampling,
-                key=key,
-                prompt_indices=problems,
+                **_call(job, problems, tokenizer),
             )
             for place, rollout in pending.groups():
                 problem = int(problems[place])
@@ -61,16 +63,41 @@ def judge(
                     show(len(ledger) // samples, {name: ledger.mean(name) for name in ("correct", "length")})
 
 
+def _engine(job: Job, graphdef: Any, tokenizer: Tokenizer) -> Engine:
+    """The sampler; where an environment answers, one that takes turns."""
+    longest, talk = max(map(len, job.prompt_ids)), job.suite.talk
+    if talk is None:
+        return NativeEngine(graphdef, max_prompt_length=longest, slots=job.slots)
+    engine = NativeEngine(
+        graphdef,
+        max_prompt_length=longest + job.sampling.max_tokens,  # a later turn goes on from all that was said
+        slots=job.slots,
+        chunk=16,  # a text that ends a turn is only seen when the host looks
+        to_text=tokenizer.decode,
+    )
+    return Conversing(engine, max_turns=talk.max_turns, prompt_size=longest)
+
+
+def _call(job: Job, problems: np.ndarray, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The noise of a call of these problems, and who answers."""
+    suite = job.suite
+    key = keys.fold(keys.run_key(job.seed), "evaluation", suite.name)
+    if suite.talk is None:
+        return {"key": key, "prompt_indices": problems}
+    about = [suite.problems[i] for i in problems for _ in range(job.sampling.group_size)]
+    # Conversations are numbered within their call.
+    return {
+        "key": keys.fold(key, "call", int(problems[0])),
+        "reply": conversations.reply_with(suite.talk.environment, about, tokenizer),
+    }
+
+
 def judged(job: Job, problem: int, rollout: Rollout, tokenizer: Tokenizer) -> list[Row]:
     """One row for each of a problem's completions."""
     suite, lengths = job.suite, rollout.completion_lengths.tolist()
-    asked = suite.problems[problem]
-    texts = [
-        tokenizer.decode(ids[:length].tolist())
-        for ids, length in zip(rollout.completion_ids, lengths, strict=True)
-    ]
+    asked, texts = judged_texts(tokenizer, [suite.problems[problem]] * len(lengths), rollout)
     scores = scoring.score(
-        problems=[asked] * len(texts),
+        problems=asked,
         completions=texts,
         rewards=[suite.reward],
         lengths=lengths,
@@ -80,7 +107,7 @@ def judged(job: Job, problem: int, rollout: Rollout, tokenizer: Tokenizer) -> li
         {
             "problem": problem,
             "sample": n,
-            **_stated(asked),
+            **_stated(asked[n]),
             "completion": text,
             "extracted": suite.vote(text) if suite.vote else None,
             "verdict": scores.verdicts[n].get(suite.reward.name),
@@ -94,9 +121,11 @@ def judged(job: Job, problem: int, rollout: Rollout, tokenizer: Tokenizer) -> li
 
 
 def _stated(problem: Problem) -> dict[str, Any]:
+    turns = problem.metadata.get("turns")
     values = (as_number(problem.metadata.get(name)) for name in DIFFICULTY)
     return {
         "prompt": problem.prompt_text,
         "answer": problem.answer,
+        **({"turns": [turn._asdict() for turn in turns]} if turns else {}),
         "difficulty": next((value for value in values if value is not None), None),
     }

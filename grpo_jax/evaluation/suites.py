@@ -12,16 +12,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
-from grpo_jax import experiment, tasks
-from grpo_jax.config import Config, RewardFunction
+from grpo_jax import environments, experiment, tasks
+from grpo_jax.config import Config, RewardFunction, RolloutConfig
 from grpo_jax.rewards import scoring
 from grpo_jax.rewards.votes import Vote, voting
 from grpo_jax.tasks.presets import PRESETS, evaluation_problems
 from grpo_jax.types import Message, Problem
 
 OWN, HELD_OUT = "run", "held-out"
+
+
+class Talk(NamedTuple):
+    """What answers the model between its turns."""
+
+    environment: environments.Environment
+    max_turns: int
+    described: list[Any]
+    """The environment's name, its options and max_turns, for the settings."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,8 @@ class Suite:
     """Recommended, in tokens."""
     on_failure: Literal["error", "unscored"]
     """What a completion means that the judge failed on; an unscored one counts as wrong, and is counted."""
+    talk: Talk | None = None
+    """None where a completion is one turn."""
 
     @property
     def digest(self) -> str:
@@ -107,11 +118,6 @@ def _preset(name: str, *, path: str, data: Path | None) -> Suite:
 
 def _held_out(config: Config) -> Suite:
     """The held-out problems of an experiment under the reward that says whether a completion is right."""
-    if config.rollout.environment:
-        raise ValueError(
-            f"tasks: this experiment's problems are talked about with {config.rollout.environment} "
-            "(rollout.environment), and only its own evaluations while it trains have that at hand"
-        )
     problems = tasks.build(config.data, chat=config.tokenizer.chat).held_out
     if not problems:
         raise ValueError("tasks: this experiment holds out no problems (data.held_out_fraction)")
@@ -126,7 +132,14 @@ def _held_out(config: Config) -> Suite:
         vote=voting(judge),
         max_completion_length=config.rollout.max_completion_length,
         on_failure=config.reward.on_failure,
+        talk=_talk(config.rollout),
     )
+
+
+def _talk(options: RolloutConfig) -> Talk | None:
+    environment = environments.build(options.environment, options.environment_options)
+    described = [options.environment, dict(options.environment_options), options.max_turns]
+    return None if environment is None else Talk(environment, options.max_turns, described)
 
 
 def _config_file(name: str) -> Path | None:

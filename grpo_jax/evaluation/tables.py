@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from grpo_jax.evaluation.results import Estimate, SuiteResult
@@ -66,7 +67,7 @@ class Table:
 
 def text(results: "Results") -> str:
     """Everything, for a terminal or a file."""
-    notes = [f"  {note}" for note in footnotes(results)]
+    notes = [fill(note, 100, initial_indent="  ", subsequent_indent="    ") for note in footnotes(results)]
     return "\n\n".join([*(table.text() for table in tables(results)), "\n".join(notes)]) + "\n"
 
 

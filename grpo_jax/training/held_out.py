@@ -29,7 +29,9 @@ def evaluate(run: Run, state: TrainState, journal: Journal) -> evaluation.Evalua
             key = keys.fold(state.key, "evaluation", first)
             part = examples[first : first + size]
             rollout = sample(run, state, part, sampling, key=key)
-            asked, said = judged_texts(run, [part[group].problem for group in rollout.group_ids], rollout)
+            asked, said = judged_texts(
+                run.tokenizer, [part[group].problem for group in rollout.group_ids], rollout
+            )
             problems, texts = problems + asked, texts + said
             lengths += rollout.completion_lengths.tolist()
             truncated += (rollout.stop_reason == TRUNCATED).tolist()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from grpo_jax.environments import conversations
+from grpo_jax.models.tokenizers import Tokenizer
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.background import Pending
 from grpo_jax.training.journal import Journal
@@ -57,7 +58,9 @@ def _judge_wave(
     rewards: Sequence[scoring.WeightedReward],
 ) -> Judged:
     rollout = joined(groups)
-    problems, texts = judged_texts(run, [examples[place].problem for place in rollout.group_ids], rollout)
+    problems, texts = judged_texts(
+        run.tokenizer, [examples[place].problem for place in rollout.group_ids], rollout
+    )
     scores = scoring.score(
         problems=problems,
         completions=texts,
@@ -78,13 +81,15 @@ def join(parts: Sequence[Judged]) -> Judged:
     )
 
 
-def judged_texts(run: Run, problems: Sequence[Problem], rollout: Rollout) -> tuple[list[Problem], list[str]]:
+def judged_texts(
+    tokenizer: Tokenizer, problems: Sequence[Problem], rollout: Rollout
+) -> tuple[list[Problem], list[str]]:
     """What the rewards are given: [N] problems, and the texts that are judged.
 
     The text is the completion's. With an environment it is the policy's last turn, and the problem's metadata has the
     whole conversation as `turns`.
     """
-    decode, lengths = run.tokenizer.decode, rollout.completion_lengths
+    decode, lengths = tokenizer.decode, rollout.completion_lengths
     ids = [row[:length] for row, length in zip(rollout.completion_ids, lengths, strict=True)]
     if rollout.sampled is None:
         return list(problems), [decode(row.tolist()) for row in ids]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.cli import main
+from grpo_jax.evaluation import judging
 from grpo_jax.evaluation.model import evaluate_model
 from grpo_jax.statistics import compare
 from grpo_jax.training.records import read_rows
@@ -90,6 +91,24 @@ def test_an_evaluation_that_was_killed_goes_on_to_the_same_results(run, whole, t
     again = evaluate_model(run, out=tmp_path, **OPTIONS)
     assert completions(tmp_path) == completions(whole.folder)
     assert again.numbers() == whole.numbers()
+
+
+def test_ctrl_c_says_how_to_go_on(run, whole, tmp_path, capsys, monkeypatch):
+    real = judging.judged
+
+    def interrupted(job, problem, *rest):
+        if problem == 7:
+            raise KeyboardInterrupt
+        return real(job, problem, *rest)
+
+    monkeypatch.setattr(judging, "judged", interrupted)
+    command = ["eval", str(run), *FLAGS, "--out", str(tmp_path)]
+    with pytest.raises(SystemExit) as exit_:
+        main(command)
+    assert exit_.value.code == 130 and "the same command goes on" in capsys.readouterr().err
+    monkeypatch.setattr(judging, "judged", real)
+    main(command)
+    assert completions(tmp_path) == completions(whole.folder)
 
 
 def test_a_finished_evaluation_samples_nothing(run, whole, monkeypatch):

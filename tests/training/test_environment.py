@@ -16,7 +16,6 @@ from grpo_jax.config import (
     UpdateConfig,
 )
 from grpo_jax.environments import Step
-from grpo_jax.evaluation import suites
 from grpo_jax.report import write_report
 from grpo_jax.sampling import sampler
 from grpo_jax.training import collect, judging, loop, setup
@@ -108,7 +107,7 @@ def test_the_policy_s_own_tokens_are_its_turns_and_the_last_is_judged(trained):
     run, rollout = trained
     assert rollout.prompt_ids.shape == (8, 8) and (~rollout.sampled).any()
     problems, texts = judging.judged_texts(
-        run, [run.train[group].problem for group in rollout.group_ids], rollout
+        run.tokenizer, [run.train[group].problem for group in rollout.group_ids], rollout
     )
     for n, (problem, text) in enumerate(zip(problems, texts, strict=True)):
         said, length = problem.metadata["turns"], rollout.completion_lengths[n]
@@ -126,8 +125,6 @@ def test_wrong_turns_are_errors_before_the_run(tmp_path):
         setup.prepare(replace(wrong, rollout=replace(wrong.rollout, environment="abacus")))
 
 
-def test_where_nobody_answers_a_run_gives_first_turns_or_refuses(trained):
+def test_where_nobody_answers_a_run_gives_first_turns(trained):
     run, _ = trained
     assert sampler.defaults(run.config, (2,)).stop_strings == Echo.stop_strings
-    with pytest.raises(ValueError, match=r"talked about with tests\..*:Echo \(rollout\.environment\)"):
-        suites.load(str(run.folder))
