@@ -33,7 +33,7 @@ config = Config(
         num_kv_heads=4,
         head_dim=16,
         max_position=32,
-        remat=False,
+        remat="none",
     ),
     reward=RewardConfig(functions=(RewardFunction("exact_match"),)),
     rollout=RolloutConfig(

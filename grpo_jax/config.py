@@ -257,7 +257,7 @@ class RolloutConfig:
     drop_long_prompts: bool = False
     """Leave problems with longer prompts out, and say how many."""
     max_completion_length: int = 64
-    """Longest completion, tokens, stop token included."""
+    """Longest completion, tokens, stop token included, and an environment's answers."""
     temperature: float = 1.0
     """Sampling temperature; the trainer's log-probabilities are taken at the same temperature."""
     top_k: int = 0
