@@ -420,9 +420,13 @@ class UpdateConfig:
     """Prompts per optimizer step; 0 takes the whole rollout."""
     micro_batch: int = 0
     """Sequences per forward and backward pass, over all devices; 0 takes the whole mini-batch."""
-    layout: Literal["auto", "plain", "group"] = "auto"
-    """What a row of the decoder holds: a sequence (plain), or a prompt and all its completions (group), which computes a
-    prompt once. auto takes group where every micro-batch on every device is whole groups."""
+    layout: Literal["auto", "plain", "group", "packed"] = "auto"
+    """What a row of the decoder holds: a sequence (plain), a prompt and all its completions (group: a prompt is computed
+    once), or several sequences (packed: without padding). auto takes group where every micro-batch on every device is
+    whole groups, else packed."""
+    sizes: int = 4
+    """Sizes a micro-batch is compiled in, by even steps; each takes the smallest that its lengths allow. Compile time
+    grows with it."""
     head_chunk: int = 0
     """Tokens per device whose logits exist at one time; 0 takes as many as head_memory_mib has room for. Where that is a
     whole micro-batch the backward pass computes no logits again."""

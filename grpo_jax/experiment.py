@@ -116,6 +116,7 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "rollout.max_turns": rollout.max_turns,
         "update.epochs": update.epochs,
         "update.head_memory_mib": update.head_memory_mib,
+        "update.sizes": update.sizes,
         "warm_start.batch_size": config.warm_start.batch_size,
         "evaluation.samples": config.evaluation.samples,
         "checkpoint.keep": config.checkpoint.keep,

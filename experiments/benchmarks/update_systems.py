@@ -63,11 +63,13 @@ def native(folder: Path, batch, *, layout: str, head_memory_mib: int = 512) -> S
 
     def updater(optimizer):
         update = make_update(
-            log_probs=log_probs.make_log_probs(
+            log_probs=log_probs.make_sized_log_probs(
                 graphdef,
                 temperature=1.0,
                 head_chunk=log_probs.head_chunk_within(head_memory_mib, vocab_size=config.vocab_size),
                 layout=layouts.choose(layout, rows=N, group_size=G),
+                group_size=G,
+                number_of_sizes=1,
             ),
             objective=recipes.grpo(clip_low=CLIP, clip_high=CLIP),
             optimizer=optimizer,

@@ -4,9 +4,11 @@ An `Attend` is what a decoder calls once per layer with queries and keys already
 the mask, the layout of the rows and the cache, so the decoder knows nothing of any of them.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -32,37 +34,41 @@ def attention(query: Float[Array, "... S H h"], parts: Sequence[Part]) -> Float[
     Returns:
       [..., S, H, h], in the query's dtype.
     """
-    *_, heads, head_dim = query.shape
+    *leading, S, heads, head_dim = query.shape
     kv_heads = parts[0][0].shape[-2]
-    query = query.reshape(*query.shape[:-2], kv_heads, heads // kv_heads, head_dim)
+    repeats = heads // kv_heads
+    # Key heads first, then the products are matrix products as stored: what is transposed is small, and no score is.
+    query = jnp.moveaxis(query.reshape(*leading, S, kv_heads, repeats, head_dim), (-3, -2), (0, -3))
+    query = query.reshape(kv_heads, *leading, repeats * S, head_dim)
 
     scores, masks = [], []
     for key, _, mask in parts:
-        score = jnp.einsum("...skgh,...lkh->...kgsl", query, key, preferred_element_type=jnp.float32)
+        score = jnp.matmul(query, jnp.moveaxis(key, (-2, -3), (0, -1)), preferred_element_type=jnp.float32)
+        score = score.reshape(kv_heads, *leading, repeats, S, key.shape[-3])
         mask = _expand_mask(mask, score.ndim)
         scores.append(jnp.where(mask, score * head_dim**-0.5, jnp.finfo(jnp.float32).min))
         masks.append(mask)
 
-    top = scores[0].max(-1, keepdims=True)
-    for score in scores[1:]:
-        top = jnp.maximum(top, score.max(-1, keepdims=True))
+    top = functools.reduce(jnp.maximum, [score.max(-1, keepdims=True) for score in scores])
+    top = jax.lax.stop_gradient(top)  # it cancels
 
     total, out = 0.0, 0.0
-    for score, mask, (_, value, _) in zip(scores, masks, parts, strict=True):
+    for score, mask, (key, value, _) in zip(scores, masks, parts, strict=True):
         weight = jnp.where(mask, jnp.exp(score - top), 0.0)
         total += weight.sum(-1)
+        weight = weight.reshape(kv_heads, *leading, repeats * S, key.shape[-3])
         # Unnormalised weights lie in [0, 1], so rounding them to the value's dtype costs no more than usual.
-        out += jnp.einsum(
-            "...kgsl,...lkh->...skgh", weight.astype(value.dtype), value, preferred_element_type=jnp.float32
+        out += jnp.matmul(
+            weight.astype(value.dtype), jnp.moveaxis(value, -2, 0), preferred_element_type=jnp.float32
         )
-    total = jnp.moveaxis(total, -1, -3)[..., None]
-    out = out / jnp.where(total > 0, total, 1.0)
-    return out.reshape(*out.shape[:-3], heads, head_dim).astype(query.dtype)
+    out = out.reshape(kv_heads, *leading, repeats, S, head_dim) / jnp.where(total > 0, total, 1.0)[..., None]
+    out = jnp.moveaxis(out, (0, -3), (-3, -2))
+    return out.reshape(*leading, S, heads, head_dim).astype(query.dtype)
 
 
 def _expand_mask(mask: Bool[Array, "... S L"], rank: int) -> Bool[Array, "..."]:
-    """Room for the two head axes, and leading axes up to the rank of the scores [..., K, H/K, S, L]."""
-    mask = mask[..., None, None, :, :]
+    """Room for the axis of repeats, and leading axes up to the rank of the scores [K, ..., H/K, S, L]."""
+    mask = mask[..., None, :, :]
     return mask.reshape((1,) * (rank - mask.ndim) + mask.shape)
 
 

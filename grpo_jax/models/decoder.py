@@ -62,7 +62,9 @@ class Linear(nnx.Module):
         self.dtype = config.dtype
 
     def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
-        out = x @ self.kernel[...].astype(self.dtype)
+        # As one matrix: the weight's gradient is then one product, where XLA on CPU would transpose activations for it.
+        flat = x.reshape(-1, x.shape[-1]) @ self.kernel[...].astype(self.dtype)
+        out = flat.reshape(*x.shape[:-1], -1)
         if self.bias is not None:
             out = out + _trailing(self.bias[...].astype(self.dtype), out.ndim)
         return out if self.adapter is None else out + self.adapter(x)

@@ -16,7 +16,7 @@ from grpo_jax import experiment
 from grpo_jax.config import Config
 from grpo_jax.planning.programs import Shapes, bytes_per_device
 from grpo_jax.planning.targets import Target
-from grpo_jax.training import flops, layouts, sharding
+from grpo_jax.training import flops, sharding
 
 
 class Cost(NamedTuple):
@@ -117,7 +117,7 @@ def useful_work(config: Config, shapes: Shapes, *, groups: int) -> flops.Forward
     """The forward pass of an optimizer step on all devices, every sequence at its full length."""
     rollout = config.rollout
     length = {"prompt": rollout.max_prompt_length, "completion": rollout.max_completion_length}
-    if shapes.built.layout is layouts.plain:
+    if shapes.built.layout != "group":
         one, count = flops.plain_work(shapes.architecture, **length), groups * rollout.group_size
     else:
         one = flops.group_work(shapes.architecture, **length, group_size=rollout.group_size)
@@ -129,7 +129,7 @@ def executed_work(config: Config, shapes: Shapes, *, rows: int) -> flops.Forward
     """The forward pass of one device's micro-batch as einsum attention computes it: masked scores too."""
     rollout = config.rollout
     P, T, G = rollout.max_prompt_length, rollout.max_completion_length, rollout.group_size
-    if shapes.built.layout is layouts.plain:
+    if shapes.built.layout != "group":
         tokens, pairs = rows * (P + T), rows * (P + T) ** 2
     else:
         tokens, pairs = rows // G * (P + G * T), rows // G * (P**2 + G * T * (P + T))

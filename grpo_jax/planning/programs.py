@@ -71,7 +71,8 @@ def abstract_mesh(config: Config, target: Target) -> AbstractMesh:
 
 
 def shapes_of(config: Config, *, mesh: Mesh | AbstractMesh) -> Shapes:
-    """Programs and state of a config."""
+    """Programs and state of a config, at the largest size of a micro-batch: the one that must fit."""
+    config = replace(config, update=replace(config.update, sizes=1))
     architecture = architecture_for(config)
     built = programs.build(config, architecture, mesh=mesh)
     state = _state(config, built, mesh)

@@ -14,7 +14,7 @@ from grpo_jax import experiment
 from grpo_jax.config import Config
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.planning.programs import Program, Shapes, bytes_per_device
-from grpo_jax.training import flops, layouts, sharding
+from grpo_jax.training import flops, sharding
 
 CHANGES = {
     "parameters": "raise mesh.fsdp or mesh.tensor, or take more chips",
@@ -63,7 +63,7 @@ def temporaries(config: Config, shapes: Shapes, mesh: Mesh | AbstractMesh) -> li
     P, T, G = rollout.max_prompt_length, rollout.max_completion_length, rollout.group_size
     width, tensor = jnp.dtype(model.dtype).itemsize, mesh.shape[sharding.TENSOR]
     rows = experiment.rows_per_device(config, shards=sharding.row_shards(mesh))
-    plain = shapes.built.layout is layouts.plain
+    plain = shapes.built.layout != "group"
     tokens = rows * (P + T) if plain else rows // G * (P + G * T)
     scores = rows * model.num_heads // tensor * (P + T) * ((P + T) if plain else T)
     gathered = sum(i * o for i, o in flops.projection_shapes(model).values()) * width // tensor

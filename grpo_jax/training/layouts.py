@@ -1,10 +1,11 @@
 """How the sequences of a micro-batch become rows of tokens for the decoder.
 
-    plain   one sequence a row: [prompt | completion]
-    group   one group a row: [prompt | completion | completion | …], so a prompt is computed once for its G completions
+    plain    one sequence a row: [prompt | completion]
+    group    one group a row: [prompt | completion | completion | …], so a prompt is computed once for its G completions
+    packed   several sequences a row, without padding between them
 
 A layout takes a batch and says what the decoder reads and which of its hidden states predict the completions. All give
-the same log-probabilities; what differs is the work.
+the same log-probabilities where `loss_mask` is True, and anything finite elsewhere; what differs is the work.
 """
 
 from collections.abc import Callable
@@ -14,17 +15,23 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from grpo_jax.models import attention
+from grpo_jax.training import packing
 from grpo_jax.types import Batch
+
+Name = Literal["auto", "plain", "group", "packed"]
 
 
 class Rows(NamedTuple):
-    """A batch laid out."""
+    """A batch laid out: what the decoder reads, and what the head does with its hidden states."""
 
     ids: Int[Array, "R L"]
     positions: Int[Array, "R L"]
     attend: attention.Attend
-    predicting: Callable[[Float[Array, "R L D"]], Float[Array, "N T D"]]
-    """Hidden states of the rows -> those that predict each completion token."""
+    predicting: Callable[[Float[Array, "R L D"]], Float[Array, "n t D"]]
+    """Hidden states of the rows -> those that predict each target."""
+    targets: Int[Array, "n t"]
+    restore: Callable[[Float[Array, "n t"]], Float[Array, "N T"]] = lambda x: x
+    """Values of the targets -> values of the batch's completion tokens."""
 
 
 Layout = Callable[[Batch], Rows]
@@ -43,6 +50,7 @@ def plain(batch: Batch) -> Rows:
         positions=attention.plain_positions(lengths, P, T),
         attend=attention.plain(lengths, batch.completion_lengths, P, T),
         predicting=predicting,
+        targets=batch.completion_ids,
     )
 
 
@@ -70,13 +78,60 @@ def group(group_size: int) -> Layout:
             positions=attention.group_positions(lengths, P, G, T),
             attend=attention.group(lengths, P, G),
             predicting=predicting,
+            targets=batch.completion_ids,
         )
 
     return lay_out
 
 
-def choose(name: Literal["auto", "plain", "group"], *, rows: int, group_size: int) -> Layout:
-    """The layout of micro-batches of `rows` sequences per device. auto is group where these are whole groups."""
-    if name == "auto":
-        name = "plain" if rows % group_size else "group"
-    return group(group_size) if name == "group" else plain
+def packed(batch: Batch, *, rows: int) -> Rows:
+    """Several sequences a row of P + T tokens, in `rows` rows, which must be enough: see `packing.rows_needed`.
+
+    Tokens after the last that trains are left out, and whole sequences if none trains.
+    """
+    (N, T), P = batch.completion_ids.shape, batch.prompt_ids.shape[1]
+    L = P + T
+    needed = packing.needed_tokens(batch)
+    start = packing.first_fit(needed, L).start
+    column = jnp.arange(L)[None, :]
+    within = jnp.where(column < P, column, column - P + batch.prompt_lengths[:, None])
+    real = jnp.where(column < P, column < batch.prompt_lengths[:, None], within < needed[:, None])
+    real &= needed[:, None] > 0
+    place = jnp.where(real, start[:, None] + within, rows * L)  # beyond the end: dropped
+
+    def laid(values, empty):
+        flat = jnp.full((rows * L,), empty, jnp.int32)
+        values = jnp.broadcast_to(values, place.shape).astype(jnp.int32)
+        return flat.at[place].set(values, mode="drop").reshape(rows, L)
+
+    positions = laid(within, 0)
+    segments = laid(jnp.arange(N)[:, None], -1)
+    # The completion tokens that exist, one after another; a place for a token that does not is N·T.
+    token = jnp.nonzero(real[:, P:].reshape(-1), size=rows * T, fill_value=N * T)[0]
+    predictor = jnp.minimum((place[:, P:] - 1).reshape(-1)[jnp.minimum(token, N * T - 1)], rows * L - 1)
+
+    def predicting(hidden):
+        return hidden.reshape(rows * L, -1)[predictor].reshape(rows, T, -1)
+
+    def restore(values):
+        return jnp.zeros((N * T,), values.dtype).at[token].set(values.reshape(-1), mode="drop").reshape(N, T)
+
+    return Rows(
+        ids=laid(jnp.concatenate([batch.prompt_ids, batch.completion_ids], axis=1), 0),
+        positions=positions,
+        attend=attention.packed(segments, positions),
+        predicting=predicting,
+        targets=batch.completion_ids.reshape(-1)[jnp.minimum(token, N * T - 1)].reshape(rows, T),
+        restore=restore,
+    )
+
+
+def choose(name: Name, *, rows: int, group_size: int) -> Name:
+    """The layout of micro-batches of `rows` sequences per device.
+
+    auto is group where these are whole groups, as a prompt is then computed once; else packed, which takes no more rows
+    than plain and fewer the more lengths differ.
+    """
+    if name != "auto":
+        return name
+    return "packed" if rows % group_size else "group"

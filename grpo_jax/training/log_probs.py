@@ -6,6 +6,7 @@ twice.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,10 +15,9 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from grpo_jax.models.axes import pick
-from grpo_jax.training import layouts
+from grpo_jax.training import layouts, sizes
+from grpo_jax.training.sizes import LogProbs
 from grpo_jax.types import Batch
-
-LogProbs = Callable[[Any, Batch], tuple[Float[Array, "N T"], Float[Array, "N T"]]]
 
 
 def make_log_probs(
@@ -34,11 +34,34 @@ def make_log_probs(
         rows = layout(batch)
         hidden, _ = decoder(rows.ids, rows.positions, rows.attend)
         hidden = rows.predicting(hidden)
-        return chunked_log_probs(
-            decoder.logits, hidden, batch.completion_ids, temperature=temperature, chunk=head_chunk
+        values = chunked_log_probs(
+            decoder.logits, hidden, rows.targets, temperature=temperature, chunk=head_chunk
         )
+        return jax.tree.map(rows.restore, values)
 
     return log_probs
+
+
+def make_sized_log_probs(
+    graphdef: nnx.GraphDef,
+    *,
+    temperature: float,
+    head_chunk: int,
+    layout: layouts.Name,
+    group_size: int,
+    number_of_sizes: int,
+) -> LogProbs:
+    """The same in a layout by name ("auto" is for `layouts.choose`), at the smallest size that holds a micro-batch."""
+    make = partial(make_log_probs, graphdef, temperature=temperature, head_chunk=head_chunk)
+    if layout == "packed":
+        return sizes.packed_rows(
+            lambda rows: make(layout=partial(layouts.packed, rows=rows)), sizes=number_of_sizes
+        )
+    if layout == "group":
+        return sizes.columns(
+            make(layout=layouts.group(group_size)), sizes=number_of_sizes, group_size=group_size
+        )
+    return sizes.columns(make(layout=layouts.plain), sizes=number_of_sizes)
 
 
 def chunked_log_probs(
@@ -55,7 +78,9 @@ def chunked_log_probs(
     """
 
     def of_columns(hidden, targets):
-        return log_prob_and_entropy(logits(hidden).astype(jnp.float32) / temperature, targets)
+        flat = logits(hidden.reshape(-1, hidden.shape[-1])).astype(jnp.float32) / temperature
+        values = log_prob_and_entropy(flat, targets.reshape(-1))
+        return jax.tree.map(lambda x: x.reshape(targets.shape), values)
 
     N, T = targets.shape
     if chunk >= N * T:

@@ -14,7 +14,7 @@ from grpo_jax.config import Config, OptimizerConfig
 from grpo_jax.losses import objective as objectives
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.training import layouts, sharding
-from grpo_jax.training.log_probs import head_chunk_within, make_log_probs
+from grpo_jax.training.log_probs import head_chunk_within, make_sized_log_probs
 from grpo_jax.training.objective import objective_of
 from grpo_jax.training.optimizer import make_optimizer
 from grpo_jax.training.policy import Policy, make_policy
@@ -32,7 +32,7 @@ class Programs:
     """Forward and backward passes of an optimizer step."""
     head_chunk: int
     """Tokens of a data shard whose logits exist at one time."""
-    layout: layouts.Layout
+    layout: layouts.Name
     update: Step
     log_prob_pass: Callable
 
@@ -54,8 +54,13 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
     )
     rows = experiment.rows_per_device(config, shards=sharding.row_shards(mesh))
     layout = layouts.choose(update.layout, rows=rows, group_size=rollout.group_size)
-    log_probs = make_log_probs(
-        policy.graphdef, temperature=rollout.temperature, head_chunk=head_chunk, layout=layout
+    log_probs = make_sized_log_probs(
+        policy.graphdef,
+        temperature=rollout.temperature,
+        head_chunk=head_chunk,
+        layout=layout,
+        group_size=rollout.group_size,
+        number_of_sizes=update.sizes,
     )
     optimizer = build_optimizer(config.optimizer, config.train.steps * update.epochs * mini_batches)
     return Programs(

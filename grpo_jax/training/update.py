@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from grpo_jax.losses import diagnostics
 from grpo_jax.losses import objective as objectives
@@ -22,9 +22,9 @@ from grpo_jax.losses.diagnostics import Totals, token_means
 from grpo_jax.losses.groups import group_rows
 from grpo_jax.models import lora
 from grpo_jax.models.axes import constrain
-from grpo_jax.training import sharding
-from grpo_jax.training.log_probs import LogProbs
-from grpo_jax.types import Batch, TrainState
+from grpo_jax.training import sharding, sizes
+from grpo_jax.training.sizes import LogProbs
+from grpo_jax.types import Batch, TrainState, rows
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,7 @@ def make_update(
         )
         if objective.transform is None:
             return (weights, None), diagnose(batch, weights, None)
-        now = jax.lax.stop_gradient(
-            _over_micro_batches(lambda rows: log_probs(params, rows)[0], batch, micro_batches).reshape(
-                batch.completion_ids.shape
-            )
-        )
+        now = jax.lax.stop_gradient(_over_micro_batches(log_probs, params, batch, micro_batches, axis))
         constants = objectives.group_constants(
             objective,
             log_probs=now,
@@ -121,7 +117,7 @@ def make_update(
             ),
         }
 
-    def loss_of_rows(params: Any, rows: Batch, constants: Any):
+    def loss_of_rows(log_probs: LogProbs, params: Any, rows: Batch, constants: Any):
         weights, group_constants = constants
         now, entropy = log_probs(params, rows)
         old = jax.lax.stop_gradient(now) if rows.old_log_probs is None else rows.old_log_probs
@@ -141,6 +137,7 @@ def make_update(
         return value, totals._replace(means={**totals.means, **token_means(gap, rows.loss_mask)})
 
     return _make_step(
+        log_probs=log_probs,
         constants_of_batch=mini_batch_constants,
         loss_of_rows=loss_of_rows,
         optimizer=optimizer,
@@ -159,12 +156,13 @@ def make_supervised_update(
         weight = 1.0 / jnp.maximum(sharding.psum(batch.loss_mask.sum(), mesh), 1)
         return jnp.full(batch.group_ids.shape, weight), {}
 
-    def loss_of_rows(params: Any, rows: Batch, weight: Float[Array, "n"]):
+    def loss_of_rows(log_probs: LogProbs, params: Any, rows: Batch, weight: Float[Array, "n"]):
         now = jnp.where(rows.loss_mask, log_probs(params, rows)[0], 0.0)
         totals = Totals(means=token_means({"warm_start/loss": -now}, rows.loss_mask), sums={}, maxima={})
         return -(weight[:, None] * now).sum(), totals
 
     return _make_step(
+        log_probs=log_probs,
         constants_of_batch=token_weight,
         loss_of_rows=loss_of_rows,
         optimizer=optimizer,
@@ -177,14 +175,13 @@ def make_log_prob_pass(*, log_probs: LogProbs, mesh: Mesh, micro_batches: int):
     """A jitted function (params, batch) -> log_probs [N, T], without a gradient, micro-batch by micro-batch."""
 
     def shard(params: Any, batch: Batch):
-        out = _over_micro_batches(lambda rows: log_probs(params, rows)[0], batch, micro_batches)
-        return out.reshape(batch.completion_ids.shape)
+        return _over_micro_batches(log_probs, params, batch, micro_batches, sharding.axis_name(mesh))
 
     spec = PartitionSpec(sharding.DATA)  # fsdp splits rows too, which is the partitioner's business
     return jax.jit(sharding.per_shard(shard, mesh, (PartitionSpec(), spec), spec))
 
 
-def make_gradient(*, constants_of_batch, loss_of_rows, mesh: Mesh, micro_batches: int):
+def make_gradient(*, log_probs: LogProbs, constants_of_batch, loss_of_rows, mesh: Mesh, micro_batches: int):
     """A function (params, frozen, batch, specs) -> (gradients, loss, Totals, metrics), summed over all there is.
 
     Gradients are with respect to `params` and split as `specs` says; `frozen` is the rest of the policy, None if there
@@ -195,15 +192,22 @@ def make_gradient(*, constants_of_batch, loss_of_rows, mesh: Mesh, micro_batches
         constants, metrics = constants_of_batch(lora.join(params, frozen), batch)
         local, local_frozen = sharding.varying((params, frozen), mesh)
 
-        def loss(trainable, rows, row_constants):
-            return loss_of_rows(lora.join(trainable, local_frozen), rows, row_constants)
-
         def accumulate(gradients, inputs):
-            (value, totals), new = jax.value_and_grad(loss, has_aux=True)(local, *inputs)
+            (rows, row_constants), size = inputs
+
+            def at_size(log_probs):
+                def loss(trainable):
+                    return loss_of_rows(log_probs, lora.join(trainable, local_frozen), rows, row_constants)
+
+                return jax.value_and_grad(loss, has_aux=True)(local)
+
+            (value, totals), new = sizes.switch(log_probs, rows, size, at_size)
             gradients = jax.tree.map(jnp.add, gradients, new)
             return sharding.keep(gradients, specs, mesh, manual=True), (value, totals)
 
-        split = _split((batch, constants), micro_batches)
+        order = sizes.in_order(log_probs, batch, micro_batches=micro_batches)
+        split = _split(_taken((batch, constants), order), micro_batches)
+        split = split, sizes.choose(log_probs, split[0], sharding.axis_name(mesh))
         gradients, (values, totals) = jax.lax.scan(accumulate, sharding.zeros_like(local), split)
         totals = totals.collapse()
         # The only reduction of gradients in the step; a psum inside the differentiated function would sit in every layer.
@@ -219,8 +223,11 @@ def make_gradient(*, constants_of_batch, loss_of_rows, mesh: Mesh, micro_batches
     return gradient
 
 
-def _make_step(*, constants_of_batch, loss_of_rows, optimizer, mesh: Mesh, micro_batches: int) -> Step:
+def _make_step(
+    *, log_probs: LogProbs, constants_of_batch, loss_of_rows, optimizer, mesh: Mesh, micro_batches: int
+) -> Step:
     gradient = make_gradient(
+        log_probs=log_probs,
         constants_of_batch=constants_of_batch,
         loss_of_rows=loss_of_rows,
         mesh=mesh,
@@ -251,5 +258,21 @@ def _split(tree: Any, parts: int) -> Any:
     return jax.tree.map(lambda x: constrain(x, None, "rows"), rows)
 
 
-def _over_micro_batches(function, batch: Batch, micro_batches: int):
-    return jax.lax.map(function, _split(batch, micro_batches))
+def _taken(tree: Any, order: Int[Array, "N"] | None) -> Any:
+    return tree if order is None else rows(tree, order)
+
+
+def _over_micro_batches(
+    log_probs: LogProbs, params: Any, batch: Batch, micro_batches: int, axis_name: str | None
+) -> Float[Array, "N T"]:
+    """Log-probs of all rows, in the order in which they stand."""
+    order = sizes.in_order(log_probs, batch, micro_batches=micro_batches)
+    parts = _split(_taken(batch, order), micro_batches)
+
+    def of_part(inputs):
+        part, size = inputs
+        return sizes.switch(log_probs, part, size, lambda log_probs: log_probs(params, part)[0])
+
+    out = jax.lax.map(of_part, (parts, sizes.choose(log_probs, parts, axis_name)))
+    out = out.reshape(batch.completion_ids.shape)
+    return out if order is None else jnp.zeros_like(out).at[order].set(out)

@@ -14,9 +14,9 @@ from grpo_jax.losses import aggregation, dfpo, ratios, surrogates
 from grpo_jax.losses import objective as objectives
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.decoder import Decoder
-from grpo_jax.training import batches, layouts, sharding
-from grpo_jax.training.log_probs import make_log_probs
-from grpo_jax.training.update import make_update
+from grpo_jax.training import batches, layouts, sharding, sizes
+from grpo_jax.training.log_probs import make_sized_log_probs
+from grpo_jax.training.update import make_log_prob_pass, make_update
 from grpo_jax.types import Batch, TrainState, rows
 
 MODEL = ModelConfig(
@@ -29,9 +29,17 @@ MODEL = ModelConfig(
     head_dim=8,
     layer_windows=(0, 7),
 )
-B, G, P, T = 8, 4, 5, 8
+B, G, P, T = 16, 4, 5, 8
 N = B * G
 SGD = optax.sgd(1.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cut_however_small():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sizes, "SHORTEST_CUT", 1)
+        patch.setattr(sizes, "FEWEST_TOKENS", 1)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +53,9 @@ def batch(policy) -> Batch:
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, T + 1, N).astype(np.int32)
     lengths[3] = 0
+    lengths[8:16] = (
+        1 + lengths[8:16] // 4
+    )  # two short groups, so that sorting and cutting find something to save
     group_ids = np.repeat(np.arange(B), G).astype(np.int32)
     group_ids[6] = -1
     loss_mask = (np.arange(T) < lengths[:, None]) & (group_ids >= 0)[:, None]
@@ -68,16 +79,23 @@ def batch(policy) -> Batch:
     )
 
 
-def log_probs_of(graphdef, layout=layouts.plain, head_chunk=1000):
-    return make_log_probs(graphdef, temperature=0.9, head_chunk=head_chunk, layout=layout)
+def log_probs_of(graphdef, layout="plain", number_of_sizes=1, head_chunk=1000):
+    return make_sized_log_probs(
+        graphdef,
+        temperature=0.9,
+        head_chunk=head_chunk,
+        layout=layout,
+        group_size=G,
+        number_of_sizes=number_of_sizes,
+    )
 
 
-def one_step(policy, batch, *, objective, layout=layouts.plain, devices=1, micro_batches=1, head_chunk=1000):
+def one_step(policy, batch, *, objective, layout="plain", devices=1, micro_batches=1, number_of_sizes=1):
     """Gradients (by SGD with rate 1) and metrics of one update."""
     graphdef, params = policy
     mesh = sharding.make_mesh(devices)
     update = make_update(
-        log_probs=log_probs_of(graphdef, layout, head_chunk),
+        log_probs=log_probs_of(graphdef, layout, number_of_sizes),
         objective=objective,
         optimizer=SGD,
         mesh=mesh,
@@ -108,46 +126,84 @@ def clipped(rule):
     )
 
 
-DRIFT_FIX = objectives.Objective(
-    aggregation=aggregation.token,
-    surrogate=surrogates.reinforce,
-    ratio=ratios.sequence,
-    transform=dfpo.DriftFix(),
-)
 OBJECTIVES = {
     "sequence": clipped(aggregation.sequence),
+    "sequence_sum": clipped(aggregation.sequence_sum),
     "token": clipped(aggregation.token),
+    "batch_token": clipped(aggregation.batch_token),
     "constant": clipped(aggregation.constant(max_length=T)),
     "balanced": clipped(aggregation.balanced),
-    "dfpo": DRIFT_FIX,
+    "balanced_mass": clipped(aggregation.balanced_mass),
+    "balanced_unit": clipped(aggregation.balanced_unit),
+    "dfpo": objectives.Objective(
+        aggregation=aggregation.token,
+        surrogate=surrogates.reinforce,
+        ratio=ratios.sequence,
+        transform=dfpo.DriftFix(),
+    ),
 }
+CUTS = [
+    ("plain", 1, 4),
+    ("plain", 1, 16),
+    ("plain", 8, 4),  # two rows per device: every group is split
+    ("packed", 1, 1),
+    ("packed", 1, 4),
+    ("packed", 1, 16),
+    ("packed", 8, 2),
+    ("packed", 8, 4),
+    ("group", 1, 1),
+    ("group", 1, 4),
+    ("group", 1, 16),
+    ("group", 8, 2),
+]
+"""Layout, devices, micro-batches."""
 
 
 @pytest.fixture(scope="module")
 def expected(policy, batch):
-    """One plain step per objective: what all others are held against."""
-    return {name: one_step(policy, batch, objective=objective) for name, objective in OBJECTIVES.items()}
+    """The plain step in one piece: what all others are held against."""
+    steps = {name: one_step(policy, batch, objective=objective) for name, objective in OBJECTIVES.items()}
+    assert all(metrics["grad/norm"] > 1e-3 for _, metrics in steps.values())
+    return steps
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_a_group_in_a_row_is_the_plain_update(policy, batch, expected, name):
-    assert expected[name][1]["grad/norm"] > 1e-3
-    cut = one_step(policy, batch, objective=OBJECTIVES[name], layout=layouts.group(G), micro_batches=4)
-    assert_same(expected[name], cut)
-
-
-def test_a_group_in_a_row_over_devices(policy, batch, expected):
-    cut = one_step(policy, batch, objective=OBJECTIVES["balanced"], layout=layouts.group(G), devices=8)
+@pytest.mark.parametrize(("layout", "devices", "micro_batches"), CUTS)
+def test_every_cut_of_the_batch_gives_the_same_gradient(
+    policy, batch, expected, layout, devices, micro_batches
+):
+    cut = one_step(
+        policy,
+        batch,
+        objective=OBJECTIVES["balanced"],
+        layout=layout,
+        devices=devices,
+        micro_batches=micro_batches,
+        number_of_sizes=3,
+    )
     assert_same(expected["balanced"], cut)
 
 
-def test_layouts_agree_on_log_probs_and_entropy(policy, batch):
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "balanced"])
+def test_every_objective_in_the_group_layout(policy, batch, expected, name):
+    cut = one_step(policy, batch, objective=OBJECTIVES[name], layout="group", micro_batches=4)
+    assert_same(expected[name], cut)
+
+
+def test_drift_fix_with_packed_rows_over_devices(policy, batch, expected):
+    cut = one_step(policy, batch, objective=OBJECTIVES["dfpo"], layout="packed", devices=8, micro_batches=4)
+    assert_same(expected["dfpo"], cut)
+
+
+@pytest.mark.parametrize("layout", ["group", "packed"])
+def test_log_probs_of_the_whole_batch_come_back_in_its_order(policy, batch, layout):
     graphdef, params = policy
-    plain = log_probs_of(graphdef)(params, batch)
-    grouped = log_probs_of(graphdef, layouts.group(G), head_chunk=50)(params, batch)
-    mask = batch.loss_mask
-    for one, other in zip(plain, grouped, strict=True):
-        np.testing.assert_allclose(one[mask], other[mask], atol=2e-6)
+    mesh = sharding.make_mesh(1)
+    plain = np.asarray(log_probs_of(graphdef)(params, batch)[0])
+    log_probs = log_probs_of(graphdef, layout, 3, head_chunk=20)
+    cut = np.asarray(make_log_prob_pass(log_probs=log_probs, mesh=mesh, micro_batches=8)(params, batch))
+    np.testing.assert_allclose(plain[batch.loss_mask], cut[batch.loss_mask], atol=2e-6)
+    one, other = (f(params, batch)[1] for f in (log_probs_of(graphdef), log_probs))
+    np.testing.assert_allclose(one[batch.loss_mask], other[batch.loss_mask], atol=2e-6)
 
 
 def test_rows_of_a_group_are_made_neighbours(batch):
@@ -161,11 +217,12 @@ def test_rows_of_a_group_are_made_neighbours(batch):
 def test_groups_of_another_size_or_of_several_prompts_are_refused(batch):
     ids = np.repeat(np.arange(B), G)
     with pytest.raises(ValueError, match=r"group_ids.*\[4, 8\] rows, expected 4"):
-        batches.by_group(batch, np.minimum(ids, 6), group_size=G)
+        batches.by_group(batch, np.minimum(ids, B - 2), group_size=G)
     with pytest.raises(ValueError, match=r"prompt_ids.*one prompt per group"):
         batches.by_group(rows(batch, np.roll(np.arange(N), 1)), ids, group_size=G)
 
 
 def test_auto_takes_groups_where_they_are_whole():
-    assert layouts.choose("auto", rows=6, group_size=4) is layouts.plain
-    assert layouts.choose("auto", rows=8, group_size=4) is not layouts.plain
+    assert layouts.choose("auto", rows=6, group_size=4) == "packed"
+    assert layouts.choose("auto", rows=8, group_size=4) == "group"
+    assert layouts.choose("plain", rows=8, group_size=4) == "plain"
