@@ -14,7 +14,8 @@ from grpo_jax.types import InputError, TrainingStopped
 USAGE = """usage: grpo-jax COMMAND [ARGUMENTS]
 
   train EXPERIMENT.py [--section.field VALUE …]   warm start, sample, judge, update, evaluate, save
-                                                  (--resume continues; --help lists every field)
+                                                  (--resume continues, --distributed joins the other hosts;
+                                                  --help lists every field)
   report RUN                                      write RUN/report.html from a run's metrics
   export RUN --to DIR [--step N] [--adapter]      write a checkpoint for Transformers, or LoRA's adapters for PEFT
   eval RUN_OR_MODEL [--tasks gsm8k,aime24 …]      accuracy on problem sets with intervals; --help lists the options
@@ -33,10 +34,12 @@ def train(arguments: Sequence[str]) -> None:
     path, *flags = arguments
     config = experiment.override(experiment.load(path), flags, f"grpo-jax train {path}")
     # Imported after parsing, so that --help and a mistyped flag answer at once.
-    from grpo_jax.training import loop, setup
+    from grpo_jax.training import hosts, loop, setup
 
+    hosts.connect(config.distributed)
     run = setup.prepare(config)
-    print(f"run folder: {run.folder}", flush=True)
+    if hosts.is_first():
+        print(f"run folder: {run.folder}", flush=True)
     # Any other error from here on is ours, and shows where it comes from.
     with one_line(InputError, TrainingStopped):
         try:
@@ -45,7 +48,8 @@ def train(arguments: Sequence[str]) -> None:
             if isinstance(error, InputError):
                 raise
             raise RuntimeError("the run failed") from error
-    print(closing(run.folder, path, finished=not state.warm and int(state.step) >= config.train.steps))
+    if hosts.is_first():
+        print(closing(run.folder, path, finished=not state.warm and int(state.step) >= config.train.steps))
 
 
 def closing(folder: Path, experiment_path: str, *, finished: bool) -> str:

@@ -489,6 +489,26 @@ class MeshConfig:
 
 
 @dataclass(frozen=True)
+class DistributedConfig:
+    """Several hosts (processes), one run: the same command on each. `--distributed` alone turns it on.
+
+    It is where a run runs, not what it is, so the config saved with a run leaves it out.
+    """
+
+    enabled: bool = False
+    """Join the other processes before anything else."""
+    coordinator: str = ""
+    """HOST:PORT of process 0, for all; empty reads JAX_COORDINATOR_ADDRESS, or lets JAX find it (TPU, SLURM, Kubernetes)."""
+    num_processes: int = 0
+    """Processes in the run; 0 reads JAX_NUM_PROCESSES, or lets JAX find it."""
+    process_id: int = -1
+    """This process, from 0; -1 reads JAX_PROCESS_ID, or lets JAX find it."""
+    timeout_seconds: int = 300
+    """A host that is dead, or this much behind the others, ends the run on all of them. Above the longest difference
+    between hosts in sampling and judging their share of a rollout."""
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """Where a run lives and how long it lasts."""
 
@@ -528,3 +548,4 @@ class Config:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)

@@ -19,6 +19,8 @@ from grpo_jax.models.config import ModelConfig
 
 FLAG_STYLE = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
 
+SHORT = {"--resume": "--run.resume=True", "--distributed": "--distributed.enabled=True"}
+
 
 def load(path: str | Path) -> Config:
     """The `config` of an experiment file.
@@ -46,7 +48,7 @@ def override(config: Config, arguments: Sequence[str], program: str) -> Config:
         ValueError: an unknown flag or a value of the wrong type, in one line that names the flag.
     """
     config = _switch_on(config, arguments)
-    arguments = ["--run.resume=True" if argument == "--resume" else argument for argument in arguments]
+    arguments = [SHORT.get(argument, argument) for argument in arguments]
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -119,6 +121,7 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "update.sizes": update.sizes,
         "warm_start.batch_size": config.warm_start.batch_size,
         "evaluation.samples": config.evaluation.samples,
+        "distributed.timeout_seconds": config.distributed.timeout_seconds,
         "checkpoint.keep": config.checkpoint.keep,
         "optimizer.learning_rate": config.optimizer.learning_rate,
         "rollout.temperature": rollout.temperature,
@@ -310,11 +313,11 @@ def _sequences(config: Config) -> int:
     return (config.update.mini_batch or config.rollout.batch_size) * config.rollout.group_size
 
 
-def mesh_shape(mesh: MeshConfig, *, devices: int) -> tuple[int, int, int]:
-    """Sizes of the data, fsdp and tensor axes on so many devices.
+def mesh_shape(mesh: MeshConfig, *, devices: int, hosts: int = 1) -> tuple[int, int, int]:
+    """Sizes of the data, fsdp and tensor axes on so many devices of so many hosts.
 
     Raises:
-        ValueError: a size is no number of devices, or there are not so many.
+        ValueError: a size is no number of devices, there are not so many, or a host would be left without work.
     """
     for name in ("fsdp", "tensor"):
         _require(getattr(mesh, name) >= 1, f"mesh.{name}", getattr(mesh, name), "1 or more")
@@ -332,6 +335,12 @@ def mesh_shape(mesh: MeshConfig, *, devices: int) -> tuple[int, int, int]:
         "mesh.data",
         mesh.data,
         f"at most {devices // inner}: there are {devices} devices, and each copy takes {inner}",
+    )
+    _require(
+        hosts == 1 or data * inner == devices,
+        "mesh.data",
+        mesh.data,
+        f"{devices / inner:g}: a run on several hosts uses all of their {devices} devices",
     )
     return data, mesh.fsdp, mesh.tensor
 

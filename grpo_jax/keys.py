@@ -3,11 +3,18 @@
 import zlib
 
 import jax
+import numpy as np
 
 
 def run_key(seed: int) -> jax.Array:
     """The key of a run; threefry on every backend, so that samples do not depend on the hardware's generator."""
     return jax.random.key(seed, impl="threefry2x32")
+
+
+def on_host(key: jax.Array) -> jax.Array:
+    """The key on this host's first device, for programs that only this host runs."""
+    data = np.asarray(jax.random.key_data(key))
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(key))
 
 
 def fold(key: jax.Array, *path: str | int | jax.Array) -> jax.Array:

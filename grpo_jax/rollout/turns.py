@@ -35,6 +35,7 @@ def generate_turns(
     reply: Reply,
     max_turns: int,
     prompt_size: int,
+    prompt_indices: Sequence[int] | None = None,
 ) -> Rollout:
     """`sampling.group_size` conversations from every prompt, prompt-major.
 
@@ -49,11 +50,14 @@ def generate_turns(
         reply: called once for each turn that ended by itself, in order of conversations.
         max_turns: most turns of a conversation.
         prompt_size: width of `Rollout.prompt_ids` (P).
+        prompt_indices: [B] what the prompts are called in the random numbers; their places if not given.
 
     Raises:
         InputError: an answer is empty: two turns would be one.
     """
-    first = engine.generate(prompt_ids, sampling=sampling, key=key)
+    indices = np.arange(len(prompt_ids)) if prompt_indices is None else np.asarray(prompt_indices)
+    named = {} if prompt_indices is None else {"prompt_indices": indices}
+    first = engine.generate(prompt_ids, sampling=sampling, key=key, **named)
     talk = _Talk.begin(first, prompt_size)
     going = np.arange(len(talk.lengths))
     for turn in range(1, max_turns + 1):
@@ -64,7 +68,7 @@ def generate_turns(
             talk.history(going),
             sampling=replace(sampling, group_size=1),
             key=key,
-            prompt_indices=going // sampling.group_size,
+            prompt_indices=indices[going // sampling.group_size],
             sample_indices=going % sampling.group_size,
             start_positions=talk.lengths[going],
             max_tokens=sampling.max_tokens - talk.lengths[going],
@@ -105,7 +109,7 @@ class Conversing:
             reply=reply,
             max_turns=self._max_turns,
             prompt_size=self._prompt_size,
-            **options,  # there are none that conversations take
+            **options,  # prompt_indices is the one that conversations take
         )
         for place in range(len(prompt_ids) if on_group else 0):
             first = place * sampling.group_size

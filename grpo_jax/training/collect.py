@@ -17,13 +17,13 @@ from grpo_jax import keys, tasks
 from grpo_jax.environments import conversations
 from grpo_jax.models import lora
 from grpo_jax.rollout.engine import Sampling
-from grpo_jax.training import batches
+from grpo_jax.training import batches, hosts, sharding
 from grpo_jax.training.journal import Journal
-from grpo_jax.training.judging import Judged, join, judge
+from grpo_jax.training.judging import Judged, in_place, join, judge
 from grpo_jax.training.metrics import rollout_metrics, turn_metrics
 from grpo_jax.training.selection import Selection, everything, mixed_groups, select
 from grpo_jax.training.setup import Example, Run, Started
-from grpo_jax.types import Batch, Rollout, TrainState, rows
+from grpo_jax.types import Batch, Rollout, TrainState, joined, rows
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def judged_round(run: Run, state: TrainState, journal: Journal, *, step: int, nu
     started = run.ahead.pop(step, None) if number == 0 else None
     if started is None:
         started = begin(run, state, step=step, number=number)
-    judged = judge(run, started.examples, started.pending, journal, step=step)
+    judged = judge(run, started, journal, step=step)
     group_ids = judged.rollout.group_ids + number * run.config.rollout.batch_size
     return replace(judged, rollout=replace(judged.rollout, group_ids=group_ids))
 
@@ -83,14 +83,25 @@ def begin(run: Run, state: TrainState, *, step: int, number: int = 0) -> Started
     key = keys.fold(state.key, "rollout", step)
     cursor = state.cursor + number * options.batch_size
     examples = next_examples(run, replace(state, cursor=cursor), options.batch_size)
+    params = state.params if state.sampler_params is None else state.sampler_params
+    sampling = sampling_of(run, temperature=options.temperature, group_size=options.group_size)
+    key = keys.fold(key, "round", number) if number else key
+    return start(run, lora.join(params, state.frozen), examples, sampling, key=key)
+
+
+def start(run: Run, params: Any, examples: Sequence[Example], sampling: Sampling, *, key) -> Started:
+    """Begins to sample this host's share of the examples, each with the noise of its place among all of them."""
+    started = Started(examples, hosts.share(len(examples)))
+    own = started.own_examples()
     pending = run.sampler.start(
-        lora.join(state.params if state.sampler_params is None else state.sampler_params, state.frozen),
-        [example.prompt_ids for example in examples],
-        sampling=sampling_of(run, temperature=options.temperature, group_size=options.group_size),
-        key=keys.fold(key, "round", number) if number else key,
-        **answers(run, examples, group_size=options.group_size),
+        sharding.own(params, run.mesh),
+        [example.prompt_ids for example in own],
+        sampling=sampling,
+        key=keys.on_host(key),
+        **({"prompt_indices": started.places} if hosts.count() > 1 else {}),
+        **answers(run, own, group_size=sampling.group_size),
     )
-    return Started(examples, pending)
+    return started._replace(pending=pending)
 
 
 def weigh(
@@ -191,7 +202,7 @@ def answers(run: Run, examples: Sequence[Example], *, group_size: int) -> dict[s
 
 def sample(run: Run, state: TrainState, examples: Sequence[Example], sampling: Sampling, *, key) -> Rollout:
     """Completions of the examples' prompts under the state's policy as it is now."""
-    prompts = [example.prompt_ids for example in examples]
-    params = lora.join(state.params, state.frozen)
-    options = answers(run, examples, group_size=sampling.group_size)
-    return run.sampler.start(params, prompts, sampling=sampling, key=key, **options).result()
+    with hosts.alike():
+        started = start(run, lora.join(state.params, state.frozen), examples, sampling, key=key)
+        rollout = in_place(started.pending.result(), started.places)
+    return rows(joined(hosts.gather(rollout)), slice(len(examples) * sampling.group_size))

@@ -8,6 +8,7 @@ import numpy as np
 
 from grpo_jax import evaluation, keys
 from grpo_jax.rewards import scoring
+from grpo_jax.training import hosts
 from grpo_jax.training.collect import sample, sampling_of
 from grpo_jax.training.journal import Journal
 from grpo_jax.training.judging import judged_texts
@@ -35,20 +36,23 @@ def evaluate(run: Run, state: TrainState, journal: Journal) -> evaluation.Evalua
             problems, texts = problems + asked, texts + said
             lengths += rollout.completion_lengths.tolist()
             truncated += (rollout.stop_reason == TRUNCATED).tolist()
-        scores = scoring.score(
-            problems=problems,
-            completions=texts,
-            rewards=[success],
-            lengths=lengths,
-            on_failure=run.config.reward.on_failure,
-        )
+        with hosts.alike():
+            own = [min(place, len(texts) - 1) for place in hosts.share(len(texts))]
+            scores = scoring.score(
+                problems=[problems[i] for i in own],
+                completions=[texts[i] for i in own],
+                rewards=[success],
+                lengths=[lengths[i] for i in own],
+                on_failure=run.config.reward.on_failure,
+            )
+        verdicts = np.concatenate([part.rewards for part in hosts.gather(scores)])[: len(texts)]
         table = (len(examples), options.samples)
         result = evaluation.summarize(
             [e.problem for e in examples],
             texts=np.reshape(np.array(texts, object), table),
             lengths=np.reshape(lengths, table),
             truncated=np.reshape(truncated, table),
-            scores=scores.rewards.reshape(table),
+            scores=verdicts.reshape(table),
         )
         if run.environment is not None:
             result = replace(result, completions=with_turns(result.completions, problems))

@@ -6,12 +6,20 @@ from pathlib import Path
 from typing import Any, Self
 
 from grpo_jax.evaluation import Evaluation
+from grpo_jax.training import hosts
 from grpo_jax.training.metrics import MetricWriter, PhaseTimer
 from grpo_jax.training.progress import Progress
 from grpo_jax.training.records import Position, SampleWriter, save_evaluation
 from grpo_jax.training.verdicts import Verdicts
 
 TITLES = {"warm_start": "warm start", "policy": "GRPO"}
+
+
+def open_journal(folder: Path, *, resumed: Position | None, wandb_project: str) -> "Journal":
+    """The journal of this host: of several the first one writes."""
+    if hosts.is_first():
+        return Journal(folder, resumed=resumed, wandb_project=wandb_project)
+    return Silent(folder, resumed=resumed)
 
 
 class Journal:
@@ -67,3 +75,27 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Silent(Journal):
+    """Takes what a journal takes and writes nothing but this host's verdicts."""
+
+    def __init__(self, folder: Path, *, resumed: Position | None):
+        self.timer = PhaseTimer()
+        self.note = lambda line: None
+        self.verdicts = Verdicts(folder, resumed=resumed, host=hosts.index())
+
+    @contextmanager
+    def stage(
+        self, name: str, *, total: int, start: int
+    ) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
+        yield lambda step, metrics: None
+
+    def samples(self, **columns: Any) -> None:
+        pass
+
+    def evaluation(self, result: Evaluation, *, step: int) -> None:
+        pass
+
+    def close(self) -> None:
+        self.verdicts.close()

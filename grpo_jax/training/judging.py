@@ -7,13 +7,16 @@ called with thus depends on the config alone, never on the clock.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from grpo_jax.environments import conversations
 from grpo_jax.models.tokenizers import Tokenizer
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.background import Pending
+from grpo_jax.training import hosts
 from grpo_jax.training.journal import Journal
-from grpo_jax.training.setup import Example, Run
-from grpo_jax.types import Problem, Rollout, joined
+from grpo_jax.training.setup import Example, Run, Started
+from grpo_jax.types import Problem, Rollout, joined, rows
 
 WAVES = 8
 
@@ -28,12 +31,43 @@ class Judged:
     scores: scoring.Scores
 
 
-def judge(run: Run, examples: Sequence[Example], pending: Pending, journal: Journal, *, step: int) -> Judged:
-    """Judges the groups of a call of `step`, one per example; waits for the call to end.
+def judge(run: Run, started: Started, journal: Journal, *, step: int) -> Judged:
+    """Judges a round of `step`, each host its own groups; all hosts get all of it, and wait for the last.
 
     Raises:
-        InputError: a reward failed and reward.on_failure is "error".
+        InputError: a reward failed, on any host, and reward.on_failure is "error".
     """
+    with hosts.alike():
+        judged = _judge_own(run, started.own_examples(), started.pending, journal, step=step)
+    if hosts.count() == 1:
+        return judged
+    with journal.timer("rollout"):  # it is the slowest host that is waited for
+        own = replace(judged, rollout=in_place(judged.rollout, started.places))
+        whole = join(hosts.gather(own))
+    kept, scores = slice(len(started.examples) * run.config.rollout.group_size), whole.scores
+    return Judged(
+        problems=whole.problems[kept],
+        rollout=rows(whole.rollout, kept),
+        texts=whole.texts[kept],
+        scores=scoring.Scores(
+            rewards=scores.rewards[kept],
+            total=scores.total[kept],
+            scored=scores.scored[kept],
+            failures=scores.failures,
+            verdicts=scores.verdicts[kept],
+        ),
+    )
+
+
+def in_place(rollout: Rollout, places: range) -> Rollout:
+    """The rollout of a call with its groups numbered by their place among the prompts of all hosts."""
+    return replace(rollout, group_ids=(rollout.group_ids + places.start).astype(np.int32))
+
+
+def _judge_own(
+    run: Run, examples: Sequence[Example], pending: Pending, journal: Journal, *, step: int
+) -> Judged:
+    """Judges the groups of a call, one per example; waits for the call to end."""
     size = -(-len(examples) // WAVES)
     waves = [range(first, min(first + size, len(examples))) for first in range(0, len(examples), size)]
     finished: dict[int, Rollout] = {}
@@ -41,8 +75,8 @@ def judge(run: Run, examples: Sequence[Example], pending: Pending, journal: Jour
     failures = run.config.reward.on_failure == "unscored"
     rewards = journal.verdicts.remembered(run.rewards, step=step, failures=failures)
     with journal.timer("rollout"):
-        for place, rows in pending.groups():
-            finished[place] = rows
+        for place, group in pending.groups():
+            finished[place] = group
             while len(judged) < len(waves) and finished.keys() >= set(waves[len(judged)]):
                 with journal.timer("reward"):
                     judged.append(

@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 
 from grpo_jax.environments import conversations
-from grpo_jax.training import batches, sharding
+from grpo_jax.training import batches, hosts, sharding
 from grpo_jax.training.agreement import Agreement
 from grpo_jax.training.collect import begin, collect, next_examples
 from grpo_jax.training.held_out import evaluate
-from grpo_jax.training.journal import Journal
+from grpo_jax.training.journal import Journal, open_journal
 from grpo_jax.training.optimize import optimize
 from grpo_jax.training.records import Position
 from grpo_jax.training.setup import Example, Run, initial_state, policy_stage
@@ -37,9 +37,15 @@ def train(run: Run) -> TrainState:
     if run.config.run.resume:
         state = run.checkpoints.restore(state)
         resumed = position(state)
-    journal = Journal(run.folder, resumed=resumed, wandb_project=run.config.run.wandb_project)
+    journal = open_journal(run.folder, resumed=resumed, wandb_project=run.config.run.wandb_project)
     # However the run ends, what was handed to the checkpoint writer reaches the disk.
-    with closing(run.checkpoints), journal, closing(run.sampler), stop_request() as stopping:
+    with (
+        closing(run.checkpoints),
+        journal,
+        closing(run.sampler),
+        hosts.leaving_together(),
+        stop_request() as stopping,
+    ):
         if state.warm:
             state = warm_start(run, state, journal, stopping)
         if not state.warm:
@@ -132,7 +138,7 @@ def policy_step(run: Run, state: TrainState, journal: Journal) -> tuple[TrainSta
     following = sample_ahead(run, state, step=step + 1) if run.config.rollout.lag else None
     with journal.timer("update"):
         state, metrics = optimize(run, state, collected.batch, collected.rollout)
-        state = replace(state, step=jnp.int32(step), sampler_params=following)
+        state = replace(state, step=state.step + 1, sampler_params=following)
         refuse_if_stuck(run, state)
     return state, {
         **metrics,
@@ -180,12 +186,13 @@ def refuse_if_stuck(run: Run, state: TrainState) -> None:
 
 @contextmanager
 def stop_request() -> Iterator[Callable[[], bool]]:
-    """A function that says whether SIGTERM or Ctrl-C has come: the step in hand is finished and saved first.
+    """A function that says whether SIGTERM or Ctrl-C has come, to any host: the step in hand is finished and saved first.
 
-    A second Ctrl-C interrupts at once. Outside the main thread signals cannot be caught, and none is.
+    All hosts must ask at the same points. A second Ctrl-C interrupts at once. Outside the main thread signals cannot be
+    caught, and none is.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
+        yield lambda: hosts.any_of(False)
         return
     received = []
 
@@ -195,7 +202,7 @@ def stop_request() -> Iterator[Callable[[], bool]]:
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(received)
+        yield lambda: hosts.any_of(bool(received))
     finally:
         for number, old in previous.items():
             signal.signal(number, old)

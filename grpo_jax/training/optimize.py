@@ -43,7 +43,7 @@ def optimize(
 def log_probs_under(run: Run, params, batch: Batch) -> np.ndarray:
     """Completion log-probabilities [N, T] of the whole batch, gradient-free."""
     rows = on_devices(run, batch, micro_batches=run.micro_batches * run.mini_batches)
-    return np.asarray(run.log_prob_pass(params, rows))[: len(batch.group_ids)]
+    return sharding.to_host(run.log_prob_pass(params, rows))[: len(batch.group_ids)]
 
 
 def on_devices(run: Run, batch: Batch, *, micro_batches: int) -> Batch:

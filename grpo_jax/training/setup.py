@@ -13,7 +13,7 @@ import optax
 from jax.sharding import Mesh
 
 from grpo_jax import environments, experiment, keys, tasks
-from grpo_jax.config import Config, PretrainedModel
+from grpo_jax.config import Config, DistributedConfig, PretrainedModel
 from grpo_jax.losses import diagnostics
 from grpo_jax.losses import objective as objectives
 from grpo_jax.losses.groups import group_rows
@@ -21,7 +21,7 @@ from grpo_jax.models.tokenizers import Tokenizer, load_tokenizer
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.background import Background, Pending
 from grpo_jax.tasks.splitting import Mixture, shorten
-from grpo_jax.training import programs, sharding
+from grpo_jax.training import hosts, programs, sharding
 from grpo_jax.training.checkpoint import Checkpoints
 from grpo_jax.training.engines import make_engine
 from grpo_jax.training.log_probs import make_log_probs
@@ -37,6 +37,7 @@ RESUMABLE_CHANGES = (
     "train.steps",
     "evaluation.",
     "checkpoint.",
+    "distributed.",
 )
 """Fields that a resumed run may change without ceasing to be the same run."""
 
@@ -52,7 +53,13 @@ class Started(NamedTuple):
     """A rollout under way, and what it is of."""
 
     examples: Sequence[Example]
-    pending: Pending
+    """All of its prompts, of which this host samples those at `places`."""
+    places: range
+    pending: Pending | None = None
+
+    def own_examples(self) -> list[Example]:
+        """Those this host samples; a place beyond the last repeats it, and what comes of that is dropped."""
+        return [self.examples[min(place, len(self.examples) - 1)] for place in self.places]
 
 
 @dataclass(frozen=True)
@@ -116,9 +123,10 @@ def prepare(config: Config) -> Run:
     scoring.check(rewards, [*split.train, *split.held_out])
     environment = environments.build(config.rollout.environment, config.rollout.environment_options)
     trainer_devices = jax.device_count() - config.rollout.devices
-    mesh = sharding.make_mesh(*experiment.mesh_shape(config.mesh, devices=trainer_devices))
+    shape = experiment.mesh_shape(config.mesh, devices=trainer_devices, hosts=hosts.count())
+    mesh = sharding.make_mesh(*shape)
     built = programs.build(config, sized_for(architecture, tokenizer), mesh=mesh)
-    folder = open_folder(config)
+    folder = hosts.first_says(open_folder, config)
     warm_optimizer = build_optimizer(config.warm_start.optimizer, config.warm_start.steps)
     return Run(
         config=config,
@@ -279,7 +287,8 @@ def open_folder(config: Config) -> Path:
             folder = Path(f"{config.run.folder}-{number}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        resolved = replace(config, run=replace(config.run, folder=str(folder), resume=False))
+        run = replace(config.run, folder=str(folder), resume=False)
+        resolved = replace(config, run=run, distributed=DistributedConfig())
         (folder / "config.py").write_text(experiment.to_source(resolved))
     except OSError as error:
         raise ValueError(f"run.folder: cannot write to {folder}: {error.strerror}") from error

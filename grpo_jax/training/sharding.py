@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from grpo_jax.models.axes import DATA, FSDP, MESH_AXES, TENSOR, ShardingRule, parameter_sharding
@@ -72,10 +73,9 @@ def build(function: Callable, rule: ShardingRule, *arguments: Any) -> Any:
 def place(tree: Any, rule: ShardingRule) -> Any:
     """Every array of `tree` where it shall live, in buffers of its own, because an update donates them.
 
-    The copy comes first: device_put gives two leaves that are one array the same buffers, and donating those twice
-    crashes the process.
+    Two leaves that are one array become two: donating one buffer twice crashes the process.
     """
-    return jax.tree.map(lambda x, where: jax.device_put(jnp.copy(x), where), tree, shardings(tree, rule))
+    return build(lambda tree: jax.tree.map(jnp.copy, tree), rule, tree)
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
@@ -84,8 +84,36 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 
 
 def split_rows(batch: Batch, mesh: Mesh) -> Batch:
-    """The rows of `batch`, whose number `row_shards` divides, dealt to the devices."""
-    return jax.device_put(batch, NamedSharding(mesh, ROWS))
+    """The rows of `batch`, whose number `row_shards` divides, dealt to the devices: each host's to its own."""
+    where = NamedSharding(mesh, ROWS)
+    if jax.process_count() == 1:
+        return jax.device_put(batch, where)
+    return jax.tree.map(lambda x: jax.make_array_from_callback(x.shape, where, lambda index: x[index]), batch)
+
+
+def to_host(x: jax.Array) -> np.ndarray:
+    """The whole array, on every host."""
+    return np.asarray(x if x.is_fully_replicated else multihost_utils.process_allgather(x, tiled=True))
+
+
+def own(tree: Any, mesh: Mesh) -> Any:
+    """The arrays of `tree`, which are split over fsdp and tensor, on this host's devices alone; no more than a view.
+
+    Along an axis that spans hosts they are gathered first, so that every host has them all.
+    """
+    if jax.process_count() == 1:
+        return tree
+    local = mesh.local_mesh
+    spanning = {axis for axis in mesh.axis_names if local.shape[axis] < mesh.shape[axis]}
+
+    def of(x: jax.Array) -> jax.Array:
+        spec = PartitionSpec(*[None if part in spanning else part for part in x.sharding.spec])
+        if spec != x.sharding.spec:
+            x = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, spec))(x)
+        parts = [shard.data for shard in x.addressable_shards]
+        return jax.make_array_from_single_device_arrays(x.shape, NamedSharding(local, spec), parts)
+
+    return jax.tree.map(of, tree)
 
 
 def pad_rows(batch: Batch, multiple: int) -> Batch:

@@ -5,8 +5,9 @@ its mind. So a step that was judged, and lost because no checkpoint came after i
 are `recorded` (`rewards.scoring.Batched`): its rollout is the same bit for bit, and so are its verdicts. To have it
 judged again, delete `verdicts.jsonl`.
 
-That file has a row for every call of such a reward: the step, the reward, and, for a digest of each problem and
-completion, what it said: [number or null, verdict or null].
+A file has a row for every call of such a reward: the step, the reward, and, for a digest of each problem and
+completion, what it said: [number or null, verdict or null]. Of several hosts each has a file of its own, on what it
+judged (`verdicts-1.jsonl`, …); a run resumed on another number of hosts judges anew.
 """
 
 import sys
@@ -29,8 +30,8 @@ POLICY = STAGES[-1]
 class Verdicts(Closing):
     """What recorded rewards said of the step in hand, and of later ones that a resumed run will make again."""
 
-    def __init__(self, folder: Path, *, resumed: Position | None):
-        path = folder / "verdicts.jsonl"
+    def __init__(self, folder: Path, *, resumed: Position | None, host: int = 0):
+        path = folder / (f"verdicts-{host}.jsonl" if host else "verdicts.jsonl")
         # Rows of steps to come are what this is for, so a resumed run keeps them all.
         self._rows = RowWriter(path, resumed=resumed and Position(POLICY, sys.maxsize))
         self._said: dict[tuple[int, str], dict[str, Any]] = {}

@@ -63,6 +63,13 @@ def test_turns_and_answers_are_one_completion(engine, conversations):
     assert counts == {1, 3, 5}
 
 
+def test_prompts_keep_their_conversations_wherever_they_stand(engine, conversations):
+    """As when each host samples a share of them."""
+    options = {"sampling": SAMPLING, "key": KEY, "max_turns": 3, "prompt_size": P}
+    part = generate_turns(engine, PROMPTS[3:], reply=answer_two_of_three, prompt_indices=[3, 4], **options)
+    assert completions(part) == completions(conversations)[3 * G :]
+
+
 def test_log_probs_are_those_of_the_trainer_and_nothing_where_the_policy_wrote_nothing(conversations):
     graphdef, params = model()
     expected = log_probs(full_forward(graphdef, params, conversations), conversations.completion_ids)

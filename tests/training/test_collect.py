@@ -19,6 +19,7 @@ from grpo_jax.config import (
 )
 from grpo_jax.training import collect, judging, loop, setup
 from grpo_jax.training.journal import Journal
+from grpo_jax.training.setup import Started
 from tests.tiny import tiny, vowels
 from tests.training.test_loop import assert_equal, measured
 
@@ -145,7 +146,8 @@ def test_what_is_judged_together_does_not_depend_on_the_clock(run, journal, monk
     for order in (range(4), [2, 3, 0, 1], [3, 2, 1, 0]):
         finished = [(i, jax.tree.map(lambda x, i=i: x[4 * i : 4 * i + 4], whole)) for i in order]
         pending = SimpleNamespace(groups=finished.__iter__, result=lambda: whole)
-        everything.append(judging.judge(run, examples[:4], pending, journal, step=1))
+        started = Started(examples[:4], range(4), pending)
+        everything.append(judging.judge(run, started, journal, step=1))
     assert calls == [4] * 12
     for other in everything[1:]:
         assert other.texts == everything[0].texts and other.problems == everything[0].problems

@@ -99,9 +99,9 @@ def test_the_same_prompts_are_met_with_other_noise_at_every_step(tmp_path, monke
     monkeypatch.setattr(collect, "next_examples", lambda run, state, count: list(run.train[:count]))
     rollouts, real = [], collect.judge
 
-    def recorded(run, examples, pending, journal):
-        rollouts.append(pending.result())
-        return real(run, examples, pending, journal)
+    def recorded(run, started, journal, *, step):
+        rollouts.append(started.pending.result())
+        return real(run, started, journal, step=step)
 
     monkeypatch.setattr(collect, "judge", recorded)
     loop.train(run)
