@@ -26,13 +26,15 @@ def make_mesh(data: int, fsdp: int = 1, tensor: int = 1) -> Mesh:
 def sampling_mesh(mesh: Mesh, *, devices: int, tensor: int) -> Mesh | None:
     """Where rollouts are sampled: on the last `devices` devices there are, or on those of `mesh` if that is 0.
 
-    No axis there splits parameters that every step would have to gather, so fsdp becomes more of data. None on a mesh
+    With several hosts it is the devices of `mesh` that are this host's, since each samples its own share. No axis there
+    splits parameters that every step would have to gather, so fsdp becomes more of data. None on a mesh
     of one device.
     """
-    if not devices and mesh.size == 1:
+    local = mesh.local_mesh
+    if not devices and local.size == 1:
         return None
-    where = np.array(jax.devices()[-devices:]) if devices else mesh.devices
-    tensor = tensor if devices else mesh.shape[TENSOR]
+    where = np.array(jax.devices()[-devices:]) if devices else local.devices
+    tensor = tensor if devices else local.shape[TENSOR]
     return Mesh(where.reshape(-1, 1, tensor), (DATA, FSDP, TENSOR), axis_types=(AxisType.Auto,) * 3)
 
 
