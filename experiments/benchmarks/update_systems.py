@@ -44,7 +44,7 @@ def native(folder: Path, batch, *, layout: str, head_memory_mib: int = 512) -> S
     from grpo_jax.training.update import make_update
     from grpo_jax.types import Batch, TrainState
 
-    config = replace(loading.read_config(str(folder)), remat=False)
+    config = replace(loading.read_config(str(folder)), remat="none")
     graphdef, params = nnx.split(loading.load_decoder(str(folder), config=config))
     N, T = batch["completion_ids"].shape
     G = int(batch["group_size"])
