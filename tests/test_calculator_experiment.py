@@ -1,4 +1,4 @@
-"""The calculator experiment, whole: a small model learns to call a tool and to use its answer. Takes two minutes."""
+"""The calculator experiment, whole: a small model learns to call a tool and to use its answer. Takes minutes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,5 +25,5 @@ def test_calling_the_calculator_is_learnt(tmp_path):
     rows = [row for row in read_rows(run.folder / "metrics.jsonl") if row["stage"] == "policy"]
     before, after = rows[0], rows[-1]
     assert after["eval/accuracy_low"] > before["eval/accuracy_high"] + 0.2
-    assert after["turns/mean"] > 1.9  # by way of the calculator, not past it
+    assert after["turns/mean"] > 1.8  # by way of the calculator, not past it
     assert max(row["sampler/log_prob_gap"] for row in rows[1:]) < 1e-4
