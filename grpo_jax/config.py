@@ -423,10 +423,16 @@ class UpdateConfig:
     layout: Literal["auto", "plain", "group", "packed"] = "auto"
     """What a row of the decoder holds: a sequence (plain), a prompt and all its completions (group: a prompt is computed
     once), or several sequences (packed: without padding). auto takes group where every micro-batch on every device is
-    whole groups, else packed."""
+    whole groups, else packed (with mesh.fsdp above 1, plain)."""
+    attention: Literal["auto", "einsum", "cudnn", "splash"] = "auto"
+    """How attention is computed: einsum anywhere, or without storing scores by splash (group, on TPU) or cudnn (plain and
+    packed, on NVIDIA GPUs, bfloat16). auto takes the kernel where it can."""
     sizes: int = 4
     """Sizes a micro-batch is compiled in, by even steps; each takes the smallest that its lengths allow. Compile time
     grows with it."""
+    old_log_probs: Literal["trainer", "sampler"] = "trainer"
+    """Whose log-probabilities the ratios are taken against, fixed for all updates of a rollout: the trainer's own, for
+    which a pass without gradients is made where a rollout has several updates, or the sampler's, which need none."""
     head_chunk: int = 0
     """Tokens per device whose logits exist at one time; 0 takes as many as head_memory_mib has room for. Where that is a
     whole micro-batch the backward pass computes no logits again."""

@@ -244,6 +244,18 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         f"plain or auto: a micro-batch has {rows} sequences per device, not whole groups of "
         f"rollout.group_size = {rollout.group_size}",
     )
+    _require(
+        update.layout != "packed" or fsdp == 1,
+        "update.layout",
+        update.layout,
+        f"another with mesh.fsdp = {fsdp}, which splits the decoder's rows: packing changes their number",
+    )
+    _require(
+        update.old_log_probs == "trainer" or config.loss.sampler_correction is None,
+        "update.old_log_probs",
+        update.old_log_probs,
+        "trainer with loss.sampler_correction, which weighs the trainer's against the sampler's",
+    )
     names = [reward.name for reward in config.reward.functions]
     _require(bool(names), "reward.functions", names, "at least one reward")
     success = config.evaluation.success

@@ -72,7 +72,25 @@ def _expand_mask(mask: Bool[Array, "... S L"], rank: int) -> Bool[Array, "..."]:
     return mask.reshape((1,) * (rank - mask.ndim) + mask.shape)
 
 
-def dense(mask: Bool[Array, "... S S"], positions: Int[Array, "... S"]) -> Attend:
+Product = Callable[[Array, Array, Array, Array], Array]
+"""(query, key, value, mask [..., S, L]) -> out: attention to keys in one part."""
+
+
+def einsum(query: Array, key: Array, value: Array, mask: Array) -> Array:
+    """The reference, on any device."""
+    return attention(query, [(key, value, mask)])
+
+
+def cudnn(query: Array, key: Array, value: Array, mask: Array, *, implementation: str = "cudnn") -> Array:
+    """cuDNN's flash attention, on NVIDIA GPUs in 16 bits. Every query must see a key."""
+    return jax.nn.dot_product_attention(
+        query, key, value, mask=mask[..., None, :, :], implementation=implementation
+    )
+
+
+def dense(
+    mask: Bool[Array, "... S S"], positions: Int[Array, "... S"], *, product: Product = einsum
+) -> Attend:
     """Attend within the rows given, to the columns `mask` allows and the layer's window reaches."""
 
     def attend(query, key, value, layer, window, cache):
@@ -81,26 +99,35 @@ def dense(mask: Bool[Array, "... S S"], positions: Int[Array, "... S"]) -> Atten
         if window is not None:
             distance = positions[..., :, None] - positions[..., None, :]
             allowed = mask & ((window == 0) | (distance < window))
-        return attention(query, [(key, value, allowed)]), cache
+        return product(query, key, value, allowed), cache
 
     return attend
 
 
-def packed(segment_ids: Int[Array, "... S"], positions: Int[Array, "... S"]) -> Attend:
+def packed(
+    segment_ids: Int[Array, "... S"], positions: Int[Array, "... S"], *, product: Product = einsum
+) -> Attend:
     """Several sequences joined in a row: attention is causal within a segment. Padding is segment −1."""
     causal = _causal(segment_ids.shape[-1])
     same = segment_ids[..., :, None] == segment_ids[..., None, :]
     causal = causal.reshape((1,) * (same.ndim - 2) + causal.shape)
-    return dense(same & causal, positions)
+    return dense(same & causal, positions, product=product)
 
 
-def plain(prompt_lengths: Int[Array, "N"], completion_lengths: Int[Array, "N"], P: int, T: int) -> Attend:
+def plain(
+    prompt_lengths: Int[Array, "N"],
+    completion_lengths: Int[Array, "N"],
+    P: int,
+    T: int,
+    *,
+    product: Product = einsum,
+) -> Attend:
     """Rows of [prompt right-padded to P | completion right-padded to T], one sequence each."""
     column = jnp.arange(P + T)[None, :]
     is_prompt = column < P
     start = prompt_lengths[:, None]
     real = jnp.where(is_prompt, column < start, column - P < completion_lengths[:, None])
-    return packed(jnp.where(real, 0, -1), plain_positions(prompt_lengths, P, T))
+    return packed(jnp.where(real, 0, -1), plain_positions(prompt_lengths, P, T), product=product)
 
 
 def group(prompt_lengths: Int[Array, "B"], P: int, G: int) -> Attend:

@@ -91,6 +91,13 @@ def constrain(x: jax.Array, *dimensions: str | None) -> jax.Array:
     return x if not any(spec) else jax.lax.with_sharding_constraint(x, spec)
 
 
+def whole(x: jax.Array) -> jax.Array:
+    """`x`, all of it on every device of the axes that are not manual, on the mesh whose context this is traced in."""
+    if all(size == 1 for size in _free_axes().values()):
+        return x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec())
+
+
 def pick(table: jax.Array, index: jax.Array) -> jax.Array:
     """table[..., index], along a last dimension of the vocabulary: table is [..., V] and index [...].
 
@@ -167,3 +174,8 @@ def _spec(dimensions: Sequence[str | None], sizes: Sequence[int], axes: Mapping[
     while parts and parts[-1] is None:  # as JAX writes it: two spellings would be two compilations
         parts.pop()
     return PartitionSpec(*parts)
+
+
+def split_of(dimensions: Sequence[str | None], sizes: Sequence[int]) -> PartitionSpec:
+    """How the table splits dimensions of these sizes over the axes of the context's mesh that are not manual."""
+    return _spec(dimensions, sizes, _free_axes())

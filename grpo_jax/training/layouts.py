@@ -14,11 +14,13 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from grpo_jax.models import attention
+from grpo_jax.models import attention, splash
+from grpo_jax.models.config import ModelConfig
 from grpo_jax.training import packing
 from grpo_jax.types import Batch
 
 Name = Literal["auto", "plain", "group", "packed"]
+Attention = Literal["auto", "einsum", "cudnn", "splash"]
 
 
 class Rows(NamedTuple):
@@ -37,7 +39,7 @@ class Rows(NamedTuple):
 Layout = Callable[[Batch], Rows]
 
 
-def plain(batch: Batch) -> Rows:
+def plain(batch: Batch, *, product: attention.Product = attention.einsum) -> Rows:
     """One sequence a row."""
     lengths, P, T = batch.prompt_lengths, batch.prompt_ids.shape[1], batch.completion_ids.shape[1]
 
@@ -48,14 +50,16 @@ def plain(batch: Batch) -> Rows:
     return Rows(
         ids=jnp.concatenate([batch.prompt_ids, batch.completion_ids], axis=1),
         positions=attention.plain_positions(lengths, P, T),
-        attend=attention.plain(lengths, batch.completion_lengths, P, T),
+        attend=attention.plain(lengths, batch.completion_lengths, P, T, product=product),
         predicting=predicting,
         targets=batch.completion_ids,
     )
 
 
-def group(group_size: int) -> Layout:
+def group(group_size: int, *, by_kernel: bool = False) -> Layout:
     """One group a row: `group_size` neighbouring rows of the batch, which share their prompt.
+
+    `by_kernel` is splash attention, on TPU.
 
     Rows without a group (padding, unscored) keep their place, so that every `group_size` rows are of one prompt.
     """
@@ -66,6 +70,7 @@ def group(group_size: int) -> Layout:
         assert N % G == 0, f"{N} rows are not whole groups of {G}"
         B = N // G
         lengths = batch.prompt_lengths[::G]
+        attend = splash.group(lengths, P, G, T) if by_kernel else attention.group(lengths, P, G)
 
         def predicting(hidden):
             first = jnp.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, None]
@@ -76,7 +81,7 @@ def group(group_size: int) -> Layout:
         return Rows(
             ids=jnp.concatenate([batch.prompt_ids[::G], batch.completion_ids.reshape(B, G * T)], axis=1),
             positions=attention.group_positions(lengths, P, G, T),
-            attend=attention.group(lengths, P, G),
+            attend=attend,
             predicting=predicting,
             targets=batch.completion_ids,
         )
@@ -84,7 +89,7 @@ def group(group_size: int) -> Layout:
     return lay_out
 
 
-def packed(batch: Batch, *, rows: int) -> Rows:
+def packed(batch: Batch, *, rows: int, product: attention.Product = attention.einsum) -> Rows:
     """Several sequences a row of P + T tokens, in `rows` rows, which must be enough: see `packing.rows_needed`.
 
     Tokens after the last that trains are left out, and whole sequences if none trains.
@@ -119,19 +124,51 @@ def packed(batch: Batch, *, rows: int) -> Rows:
     return Rows(
         ids=laid(jnp.concatenate([batch.prompt_ids, batch.completion_ids], axis=1), 0),
         positions=positions,
-        attend=attention.packed(segments, positions),
+        attend=attention.packed(segments, positions, product=product),
         predicting=predicting,
         targets=batch.completion_ids.reshape(-1)[jnp.minimum(token, N * T - 1)].reshape(rows, T),
         restore=restore,
     )
 
 
-def choose(name: Name, *, rows: int, group_size: int) -> Name:
+def choose(name: Name, *, rows: int, group_size: int, fsdp: int = 1) -> Name:
     """The layout of micro-batches of `rows` sequences per device.
 
     auto is group where these are whole groups, as a prompt is then computed once; else packed, which takes no more rows
-    than plain and fewer the more lengths differ.
+    than plain and fewer the more lengths differ. An fsdp axis splits rows of the decoder, whose number changes when they
+    are packed, so there it is plain.
     """
     if name != "auto":
         return name
-    return "packed" if rows % group_size else "group"
+    if rows % group_size == 0:
+        return "group"
+    return "packed" if fsdp == 1 else "plain"
+
+
+def choose_attention(name: Attention, *, layout: Name, platform: str, model: ModelConfig) -> Attention:
+    """How attention is computed on devices of `platform`. auto is the kernel for this layout if there is one, else einsum.
+
+    Raises:
+        ValueError: a kernel is asked for that is not for this layout, platform or model.
+    """
+    hinders = {
+        "splash": [
+            ("on TPU", platform == "tpu"),
+            ("with update.layout group", layout == "group"),
+            ("without model.layer_windows", not any(model.layer_windows)),
+        ],
+        "cudnn": [
+            ("on an NVIDIA GPU", platform in ("gpu", "cuda")),
+            ("with update.layout plain or packed", layout != "group"),
+            ("with model.dtype bfloat16", model.dtype == "bfloat16"),
+        ],
+    }
+    missing = {kernel: [what for what, holds in needs if not holds] for kernel, needs in hinders.items()}
+    if name == "auto":
+        return next((kernel for kernel in missing if not missing[kernel]), "einsum")
+    if missing.get(name):
+        raise ValueError(
+            f"update.attention: got {name!r}, which works {', '.join(missing[name])}; expected auto or einsum here "
+            f"(layout {layout} on {platform})"
+        )
+    return name

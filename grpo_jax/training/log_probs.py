@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from grpo_jax.models import attention
 from grpo_jax.models.axes import pick
 from grpo_jax.training import layouts, sizes
 from grpo_jax.training.sizes import LogProbs
@@ -50,18 +51,26 @@ def make_sized_log_probs(
     layout: layouts.Name,
     group_size: int,
     number_of_sizes: int,
+    attend_by: layouts.Attention = "einsum",
 ) -> LogProbs:
-    """The same in a layout by name ("auto" is for `layouts.choose`), at the smallest size that holds a micro-batch."""
+    """The same in a layout by name, at the smallest size that holds a micro-batch.
+
+    Names come from `layouts.choose` and `layouts.choose_attention`, which know what "auto" is.
+    """
+    product = attention.cudnn if attend_by == "cudnn" else attention.einsum
     make = partial(make_log_probs, graphdef, temperature=temperature, head_chunk=head_chunk)
     if layout == "packed":
         return sizes.packed_rows(
-            lambda rows: make(layout=partial(layouts.packed, rows=rows)), sizes=number_of_sizes
+            lambda rows: make(layout=partial(layouts.packed, rows=rows, product=product)),
+            sizes=number_of_sizes,
         )
     if layout == "group":
         return sizes.columns(
-            make(layout=layouts.group(group_size)), sizes=number_of_sizes, group_size=group_size
+            make(layout=layouts.group(group_size, by_kernel=attend_by == "splash")),
+            sizes=number_of_sizes,
+            group_size=group_size,
         )
-    return sizes.columns(make(layout=layouts.plain), sizes=number_of_sizes)
+    return sizes.columns(make(layout=partial(layouts.plain, product=product)), sizes=number_of_sizes)
 
 
 def chunked_log_probs(

@@ -24,7 +24,9 @@ def optimize(
     groups = options.mini_batch or run.config.rollout.batch_size
     batch, group_ids = batches.by_group(batch, rollout.group_ids, group_size=run.config.rollout.group_size)
     sampled_with, state = state.sampler_params, replace(state, sampler_params=None)
-    if sampled_with is not None or run.updates_per_rollout > 1:
+    if options.old_log_probs == "sampler":
+        batch = replace(batch, old_log_probs=batch.sampler_full_log_probs)
+    elif sampled_with is not None or run.updates_per_rollout > 1:
         old_params = state.params if sampled_with is None else sampled_with
         batch = replace(batch, old_log_probs=log_probs_under(run, lora.join(old_params, state.frozen), batch))
     if state.ref_params is not None:

@@ -53,7 +53,13 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
         update.head_chunk or head_chunk_within(update.head_memory_mib, vocab_size=architecture.vocab_size)
     )
     rows = experiment.rows_per_device(config, shards=sharding.row_shards(mesh))
-    layout = layouts.choose(update.layout, rows=rows, group_size=rollout.group_size)
+    layout = layouts.choose(
+        update.layout, rows=rows, group_size=rollout.group_size, fsdp=mesh.shape[sharding.FSDP]
+    )
+    attend_by = layouts.choose_attention(
+        update.attention, layout=layout, platform=sharding.platform(mesh), model=policy.config
+    )
+    kernels = attend_by != "einsum"
     log_probs = make_sized_log_probs(
         policy.graphdef,
         temperature=rollout.temperature,
@@ -61,6 +67,7 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
         layout=layout,
         group_size=rollout.group_size,
         number_of_sizes=update.sizes,
+        attend_by=attend_by,
     )
     optimizer = build_optimizer(config.optimizer, config.train.steps * update.epochs * mini_batches)
     return Programs(
@@ -78,9 +85,10 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
             num_groups=groups,
             micro_batches=micro_batches,
             vocab_size=architecture.vocab_size,
+            kernels=kernels,
         ),
         log_prob_pass=make_log_prob_pass(
-            log_probs=log_probs, mesh=mesh, micro_batches=micro_batches * mini_batches
+            log_probs=log_probs, mesh=mesh, micro_batches=micro_batches * mini_batches, kernels=kernels
         ),
     )
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from grpo_jax.models.axes import DATA, FSDP, MESH_AXES, TENSOR, ShardingRule, parameter_sharding
 from grpo_jax.models.config import ModelConfig
@@ -36,6 +36,11 @@ def sampling_mesh(mesh: Mesh, *, devices: int, tensor: int) -> Mesh | None:
     where = np.array(jax.devices()[-devices:]) if devices else local.devices
     tensor = tensor if devices else local.shape[TENSOR]
     return Mesh(where.reshape(-1, 1, tensor), (DATA, FSDP, TENSOR), axis_types=(AxisType.Auto,) * 3)
+
+
+def platform(mesh: Mesh | AbstractMesh) -> str:
+    """What the devices are: cpu, gpu or tpu; cpu where a mesh is of no devices, and only shapes are asked for."""
+    return "cpu" if isinstance(mesh, AbstractMesh) else mesh.devices.flat[0].platform
 
 
 def row_shards(mesh: Mesh) -> int:
@@ -133,11 +138,14 @@ def pad_rows(batch: Batch, multiple: int) -> Batch:
     return padded
 
 
-def per_shard(function: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable:
+def per_shard(
+    function: Callable, mesh: Mesh, in_specs: Any, out_specs: Any, *, kernels: bool = False
+) -> Callable:
     """`function` run once per data shard on its own rows; on a mesh with one it is run as it is.
 
     Manual over the data axis only: fsdp and tensor stay with the partitioner, which reads the constraints that the
-    function puts on its arrays in the context of this mesh.
+    function puts on its arrays in the context of this mesh. What `kernels` give is not marked as different per device, so
+    with these JAX cannot check that nothing is summed twice; tests without kernels do.
     """
     if axis_name(mesh) is None:  # a manual axis of size 1 aborts on CPU
 
@@ -146,7 +154,9 @@ def per_shard(function: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> 
                 return function(*arguments)
 
         return whole
-    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names={DATA})
+    return jax.shard_map(
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names={DATA}, check_vma=not kernels
+    )
 
 
 def varying(tree: Any, mesh: Mesh) -> Any:

@@ -21,7 +21,7 @@ from grpo_jax.losses import objective as objectives
 from grpo_jax.losses.diagnostics import Totals, token_means
 from grpo_jax.losses.groups import group_rows
 from grpo_jax.models import lora
-from grpo_jax.models.axes import constrain
+from grpo_jax.models.axes import constrain, whole
 from grpo_jax.training import sharding, sizes
 from grpo_jax.training.sizes import LogProbs
 from grpo_jax.types import Batch, TrainState, rows
@@ -60,10 +60,11 @@ def make_update(
     num_groups: int,
     micro_batches: int,
     vocab_size: int,
+    kernels: bool = False,
 ) -> Step:
     """The jitted policy update of mini-batches of `num_groups` groups with ids in [0, num_groups).
 
-    A group may be split between devices and micro-batches, a sequence not.
+    A group may be split between devices and micro-batches, a sequence not. `kernels` says that attention is not einsum.
     """
     axis = sharding.axis_name(mesh)
     groups = {"num_groups": num_groups, "axis_name": axis}
@@ -143,6 +144,7 @@ def make_update(
         optimizer=optimizer,
         mesh=mesh,
         micro_batches=micro_batches,
+        kernels=kernels,
     )
 
 
@@ -171,17 +173,25 @@ def make_supervised_update(
     )
 
 
-def make_log_prob_pass(*, log_probs: LogProbs, mesh: Mesh, micro_batches: int):
+def make_log_prob_pass(*, log_probs: LogProbs, mesh: Mesh, micro_batches: int, kernels: bool = False):
     """A jitted function (params, batch) -> log_probs [N, T], without a gradient, micro-batch by micro-batch."""
 
     def shard(params: Any, batch: Batch):
         return _over_micro_batches(log_probs, params, batch, micro_batches, sharding.axis_name(mesh))
 
     spec = PartitionSpec(sharding.DATA)  # fsdp splits rows too, which is the partitioner's business
-    return jax.jit(sharding.per_shard(shard, mesh, (PartitionSpec(), spec), spec))
+    return jax.jit(sharding.per_shard(shard, mesh, (PartitionSpec(), spec), spec, kernels=kernels))
 
 
-def make_gradient(*, log_probs: LogProbs, constants_of_batch, loss_of_rows, mesh: Mesh, micro_batches: int):
+def make_gradient(
+    *,
+    log_probs: LogProbs,
+    constants_of_batch,
+    loss_of_rows,
+    mesh: Mesh,
+    micro_batches: int,
+    kernels: bool = False,
+):
     """A function (params, frozen, batch, specs) -> (gradients, loss, Totals, metrics), summed over all there is.
 
     Gradients are with respect to `params` and split as `specs` says; `frozen` is the rest of the policy, None if there
@@ -217,14 +227,21 @@ def make_gradient(*, log_probs: LogProbs, constants_of_batch, loss_of_rows, mesh
     inputs = (PartitionSpec(), PartitionSpec(), PartitionSpec(sharding.DATA))
 
     def gradient(params: Any, frozen: Any, batch: Batch, specs: sharding.Specs):
-        run = sharding.per_shard(partial(shard, specs=specs), mesh, inputs, PartitionSpec())
+        run = sharding.per_shard(partial(shard, specs=specs), mesh, inputs, PartitionSpec(), kernels=kernels)
         return run(params, frozen, batch)
 
     return gradient
 
 
 def _make_step(
-    *, log_probs: LogProbs, constants_of_batch, loss_of_rows, optimizer, mesh: Mesh, micro_batches: int
+    *,
+    log_probs: LogProbs,
+    constants_of_batch,
+    loss_of_rows,
+    optimizer,
+    mesh: Mesh,
+    micro_batches: int,
+    kernels: bool = False,
 ) -> Step:
     gradient = make_gradient(
         log_probs=log_probs,
@@ -232,6 +249,7 @@ def _make_step(
         loss_of_rows=loss_of_rows,
         mesh=mesh,
         micro_batches=micro_batches,
+        kernels=kernels,
     )
 
     def step(state: TrainState, frozen: Any, batch: Batch, specs: tuple[sharding.Specs, sharding.Specs]):
@@ -259,7 +277,9 @@ def _split(tree: Any, parts: int) -> Any:
 
 
 def _taken(tree: Any, order: Int[Array, "N"] | None) -> Any:
-    return tree if order is None else rows(tree, order)
+    """The rows of `tree` in this order. They are brought to every device first, which costs little: none is a float of
+    the model's. A gather from rows that fsdp splits aborts XLA's partitioner if another axis is manual (jax 0.10)."""
+    return tree if order is None else rows(jax.tree.map(whole, tree), order)
 
 
 def _over_micro_batches(

@@ -90,10 +90,10 @@ def log_probs_of(graphdef, layout="plain", number_of_sizes=1, head_chunk=1000):
     )
 
 
-def one_step(policy, batch, *, objective, layout="plain", devices=1, micro_batches=1, number_of_sizes=1):
+def one_step(policy, batch, *, objective, layout="plain", mesh=(1, 1, 1), micro_batches=1, number_of_sizes=1):
     """Gradients (by SGD with rate 1) and metrics of one update."""
     graphdef, params = policy
-    mesh = sharding.make_mesh(devices)
+    mesh = sharding.make_mesh(*mesh)
     update = make_update(
         log_probs=log_probs_of(graphdef, layout, number_of_sizes),
         objective=objective,
@@ -107,7 +107,9 @@ def one_step(policy, batch, *, objective, layout="plain", devices=1, micro_batch
     state = TrainState(
         params=params, optimizer=SGD.init(params), key=zero, step=zero, warm=zero, cursor=zero, skipped=zero
     )
-    after, metrics = update(sharding.replicate(state, mesh), sharding.split_rows(batch, mesh))
+    after, metrics = update(
+        sharding.place(state, sharding.rule_of(mesh, MODEL)), sharding.split_rows(batch, mesh)
+    )
     gradient = jax.tree.map(lambda old, new: np.asarray(old) - np.asarray(new), params, after.params)
     return gradient, {name: float(value) for name, value in metrics.items()}
 
@@ -142,21 +144,21 @@ OBJECTIVES = {
         transform=dfpo.DriftFix(),
     ),
 }
+ONE, EIGHT, CUBE = (1, 1, 1), (8, 1, 1), (2, 2, 2)
 CUTS = [
-    ("plain", 1, 4),
-    ("plain", 1, 16),
-    ("plain", 8, 4),  # two rows per device: every group is split
-    ("packed", 1, 1),
-    ("packed", 1, 4),
-    ("packed", 1, 16),
-    ("packed", 8, 2),
-    ("packed", 8, 4),
-    ("group", 1, 1),
-    ("group", 1, 4),
-    ("group", 1, 16),
-    ("group", 8, 2),
+    ("plain", ONE, 4),
+    ("plain", ONE, 16),
+    ("plain", EIGHT, 4),  # two rows per device: every group is split
+    ("packed", ONE, 1),
+    ("packed", ONE, 16),
+    ("packed", EIGHT, 4),
+    ("packed", (2, 1, 2), 2),
+    ("group", ONE, 1),
+    ("group", ONE, 16),
+    ("group", EIGHT, 2),
+    ("group", CUBE, 2),
 ]
-"""Layout, devices, micro-batches."""
+"""Layout, mesh, micro-batches."""
 
 
 @pytest.fixture(scope="module")
@@ -167,16 +169,14 @@ def expected(policy, batch):
     return steps
 
 
-@pytest.mark.parametrize(("layout", "devices", "micro_batches"), CUTS)
-def test_every_cut_of_the_batch_gives_the_same_gradient(
-    policy, batch, expected, layout, devices, micro_batches
-):
+@pytest.mark.parametrize(("layout", "mesh", "micro_batches"), CUTS)
+def test_every_cut_of_the_batch_gives_the_same_gradient(policy, batch, expected, layout, mesh, micro_batches):
     cut = one_step(
         policy,
         batch,
         objective=OBJECTIVES["balanced"],
         layout=layout,
-        devices=devices,
+        mesh=mesh,
         micro_batches=micro_batches,
         number_of_sizes=3,
     )
@@ -190,7 +190,7 @@ def test_every_objective_in_the_group_layout(policy, batch, expected, name):
 
 
 def test_drift_fix_with_packed_rows_over_devices(policy, batch, expected):
-    cut = one_step(policy, batch, objective=OBJECTIVES["dfpo"], layout="packed", devices=8, micro_batches=4)
+    cut = one_step(policy, batch, objective=OBJECTIVES["dfpo"], layout="packed", mesh=EIGHT, micro_batches=4)
     assert_same(expected["dfpo"], cut)
 
 
@@ -225,4 +225,22 @@ def test_groups_of_another_size_or_of_several_prompts_are_refused(batch):
 def test_auto_takes_groups_where_they_are_whole():
     assert layouts.choose("auto", rows=6, group_size=4) == "packed"
     assert layouts.choose("auto", rows=8, group_size=4) == "group"
+    assert layouts.choose("auto", rows=6, group_size=4, fsdp=2) == "plain"
     assert layouts.choose("plain", rows=8, group_size=4) == "plain"
+
+
+def test_a_kernel_is_taken_where_it_can_be_and_refused_elsewhere_by_name():
+    def chosen(name, layout, platform, **changes):
+        model = replace(MODEL, layer_windows=(), dtype="bfloat16", **changes)
+        return layouts.choose_attention(name, layout=layout, platform=platform, model=model)
+
+    assert chosen("auto", "group", "tpu") == "splash"
+    assert chosen("auto", "packed", "gpu") == "cudnn"
+    assert chosen("auto", "group", "gpu") == chosen("auto", "plain", "tpu") == "einsum"
+    assert chosen("einsum", "group", "tpu") == "einsum"
+    with pytest.raises(
+        ValueError, match=r"update.attention: got 'splash', which works on TPU; expected auto"
+    ):
+        chosen("splash", "group", "cpu")
+    with pytest.raises(ValueError, match=r"update.attention: got 'cudnn', .*update.layout plain or packed"):
+        chosen("cudnn", "group", "gpu")
