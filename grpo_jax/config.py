@@ -423,7 +423,7 @@ class UpdateConfig:
     layout: Literal["auto", "plain", "group", "packed"] = "auto"
     """What a row of the decoder holds: a sequence (plain), a prompt and all its completions (group: a prompt is computed
     once), or several sequences (packed: without padding). auto takes group where every micro-batch on every device is
-    whole groups, else packed."""
+    whole groups, else packed, and where mesh.fsdp or mesh.tensor split rows or tokens plain."""
     sizes: int = 4
     """Sizes a micro-batch is compiled in, by even steps; each takes the smallest that its lengths allow. Compile time
     grows with it."""

@@ -244,6 +244,12 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         f"plain or auto: a micro-batch has {rows} sequences per device, not whole groups of "
         f"rollout.group_size = {rollout.group_size}",
     )
+    _require(
+        update.layout != "packed" or fsdp * tensor == 1,
+        "update.layout",
+        update.layout,
+        f"plain or auto: packing moves tokens between rows, which mesh.fsdp = {fsdp} and mesh.tensor = {tensor} split",
+    )
     names = [reward.name for reward in config.reward.functions]
     _require(bool(names), "reward.functions", names, "at least one reward")
     success = config.evaluation.success

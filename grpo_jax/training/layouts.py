@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from grpo_jax.models import attention
+from grpo_jax.models.axes import DATA
 from grpo_jax.training import packing
 from grpo_jax.types import Batch
 
@@ -126,12 +128,15 @@ def packed(batch: Batch, *, rows: int) -> Rows:
     )
 
 
-def choose(name: Name, *, rows: int, group_size: int) -> Name:
-    """The layout of micro-batches of `rows` sequences per device.
+def choose(name: Name, *, rows: int, group_size: int, mesh: Mesh) -> Name:
+    """The layout of micro-batches of `rows` sequences per device of `mesh`.
 
     auto is group where these are whole groups, as a prompt is then computed once; else packed, which takes no more rows
-    than plain and fewer the more lengths differ.
+    than plain and fewer the more lengths differ. Where fsdp or tensor split arrays it is plain: packing moves tokens
+    between rows, hence between devices.
     """
     if name != "auto":
         return name
-    return "packed" if rows % group_size else "group"
+    if rows % group_size == 0:
+        return "group"
+    return "packed" if mesh.size == mesh.shape[DATA] else "plain"

@@ -53,7 +53,7 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
         update.head_chunk or head_chunk_within(update.head_memory_mib, vocab_size=architecture.vocab_size)
     )
     rows = experiment.rows_per_device(config, shards=sharding.row_shards(mesh))
-    layout = layouts.choose(update.layout, rows=rows, group_size=rollout.group_size)
+    layout = layouts.choose(update.layout, rows=rows, group_size=rollout.group_size, mesh=mesh)
     log_probs = make_sized_log_probs(
         policy.graphdef,
         temperature=rollout.temperature,
