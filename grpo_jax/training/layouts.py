@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from grpo_jax.models import attention, splash
+from grpo_jax.models.axes import DATA
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.training import packing
 from grpo_jax.types import Batch
@@ -131,18 +133,18 @@ def packed(batch: Batch, *, rows: int, product: attention.Product = attention.ei
     )
 
 
-def choose(name: Name, *, rows: int, group_size: int, fsdp: int = 1) -> Name:
-    """The layout of micro-batches of `rows` sequences per device.
+def choose(name: Name, *, rows: int, group_size: int, mesh: Mesh) -> Name:
+    """The layout of micro-batches of `rows` sequences per device of `mesh`.
 
     auto is group where these are whole groups, as a prompt is then computed once; else packed, which takes no more rows
-    than plain and fewer the more lengths differ. An fsdp axis splits rows of the decoder, whose number changes when they
-    are packed, so there it is plain.
+    than plain and fewer the more lengths differ. Where fsdp or tensor split arrays it is plain: packing moves tokens
+    between rows, hence between devices.
     """
     if name != "auto":
         return name
     if rows % group_size == 0:
         return "group"
-    return "packed" if fsdp == 1 else "plain"
+    return "packed" if mesh.size == mesh.shape[DATA] else "plain"
 
 
 def choose_attention(name: Attention, *, layout: Name, platform: str, model: ModelConfig) -> Attention:

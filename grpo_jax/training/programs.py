@@ -53,9 +53,7 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
         update.head_chunk or head_chunk_within(update.head_memory_mib, vocab_size=architecture.vocab_size)
     )
     rows = experiment.rows_per_device(config, shards=sharding.row_shards(mesh))
-    layout = layouts.choose(
-        update.layout, rows=rows, group_size=rollout.group_size, fsdp=mesh.shape[sharding.FSDP]
-    )
+    layout = layouts.choose(update.layout, rows=rows, group_size=rollout.group_size, mesh=mesh)
     attend_by = layouts.choose_attention(
         update.attention, layout=layout, platform=sharding.platform(mesh), model=policy.config
     )

@@ -7,8 +7,8 @@ import optax
 
 from grpo_jax.losses import aggregation
 from grpo_jax.models.config import ModelConfig
-from grpo_jax.training import layouts, sharding
-from grpo_jax.training.log_probs import make_log_probs
+from grpo_jax.training import sharding
+from grpo_jax.training.log_probs import make_sized_log_probs
 from grpo_jax.training.update import make_update
 from grpo_jax.types import Batch, TrainState
 from tests.training.test_update import objective_for
@@ -52,12 +52,17 @@ def make_batch() -> Batch:
     )
 
 
-def prepared(policy, batch, *, shape, micro_batches, objective=BALANCED, optimizer=SGD, layout=layouts.plain):
+def prepared(
+    policy, batch, *, shape, micro_batches, objective=BALANCED, optimizer=SGD, layout="plain", sizes=1
+):
     """An update on a mesh of this shape, and what it takes."""
     graphdef, params = policy
     mesh = sharding.make_mesh(*shape)
+    log_probs = make_sized_log_probs(
+        graphdef, temperature=1.0, head_chunk=16, layout=layout, group_size=G, number_of_sizes=sizes
+    )
     update = make_update(
-        log_probs=make_log_probs(graphdef, temperature=1.0, head_chunk=16, layout=layout),
+        log_probs=log_probs,
         objective=objective,
         optimizer=optimizer,
         mesh=mesh,

@@ -223,10 +223,11 @@ def test_groups_of_another_size_or_of_several_prompts_are_refused(batch):
 
 
 def test_auto_takes_groups_where_they_are_whole():
-    assert layouts.choose("auto", rows=6, group_size=4) == "packed"
-    assert layouts.choose("auto", rows=8, group_size=4) == "group"
-    assert layouts.choose("auto", rows=6, group_size=4, fsdp=2) == "plain"
-    assert layouts.choose("plain", rows=8, group_size=4) == "plain"
+    data, fsdp = sharding.make_mesh(8), sharding.make_mesh(4, 2)
+    assert layouts.choose("auto", rows=6, group_size=4, mesh=data) == "packed"
+    assert layouts.choose("auto", rows=6, group_size=4, mesh=fsdp) == "plain"
+    assert layouts.choose("auto", rows=8, group_size=4, mesh=fsdp) == "group"
+    assert layouts.choose("plain", rows=8, group_size=4, mesh=data) == "plain"
 
 
 def test_a_kernel_is_taken_where_it_can_be_and_refused_elsewhere_by_name():

@@ -15,9 +15,9 @@ from grpo_jax.losses import aggregation, dfpo, ratios, surrogates
 from grpo_jax.models import axes, lora
 from grpo_jax.models.config import LoraConfig
 from grpo_jax.models.decoder import Decoder
-from grpo_jax.training import batches, layouts, loop, setup, sharding
+from grpo_jax.training import batches, loop, setup, sharding, sizes
 from tests.training import hlo
-from tests.training.meshes import BALANCED, MODEL, G, assert_same, make_batch, one_step, prepared
+from tests.training.meshes import MODEL, G, assert_same, make_batch, one_step, prepared
 from tests.training.pretrained import LORA, experiment, write_base
 from tests.training.test_loop import measured
 from tests.training.test_update import objective_for
@@ -63,13 +63,14 @@ def test_gradients_do_not_depend_on_the_mesh(policy, batch, whole, shape, micro_
     assert_same(whole, one_step(policy, batch, shape=shape, micro_batches=micro_batches))
 
 
-def test_groups_in_a_row_are_split_between_their_rows(policy, batch, whole):
-    """The group layout, in which a row of the decoder is a prompt with all its completions."""
+@pytest.mark.parametrize("layout", ["plain", "group"])
+def test_every_layout_and_size_is_split_as_well(policy, batch, whole, layout, monkeypatch):
+    """Rows sorted by length and cut, or a prompt with all its completions in a row. The packed layout is for data alone."""
+    monkeypatch.setattr(sizes, "SHORTEST_CUT", 1)
     ordered, _ = batches.by_group(batch, batch.group_ids, group_size=G)
-    grouped = one_step(
-        policy, ordered, shape=(2, 2, 2), micro_batches=1, layout=layouts.group(G), objective=BALANCED
-    )
-    assert_same(whole, grouped)
+    # In the group layout a device's share of a micro-batch is whole groups.
+    cut = {"shape": (2, 1, 4) if layout == "group" else (2, 2, 2), "micro_batches": 2, "sizes": 2}
+    assert_same(whole, one_step(policy, ordered, layout=layout, **cut))
 
 
 def test_drift_fix_sees_groups_whole_on_every_mesh(policy, batch):
