@@ -284,6 +284,8 @@ class RolloutConfig:
     """Devices of their own for sampling, the last of those there are; 0 samples on the devices of the mesh."""
     tensor: int = 1
     """devices: how many of them compute the same completions together, as mesh.tensor does."""
+    quantize: Literal["none", "int8"] = "none"
+    """int8 samples with the blocks' matrices in 8 bits (extra: int8); loss.sampler_correction corrects for it."""
     gap_warning: float = 0.02
     """Warn when sampler and trainer disagree on a token's log-probability by more than this on average; 0 never warns."""
 

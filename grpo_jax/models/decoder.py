@@ -63,7 +63,7 @@ class Linear(nnx.Module):
 
     def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
         # As one matrix: the weight's gradient is then one product, where XLA on CPU would transpose activations for it.
-        flat = x.reshape(-1, x.shape[-1]) @ self.kernel[...].astype(self.dtype)
+        flat = product(x.reshape(-1, x.shape[-1]), self.kernel[...].astype(self.dtype))
         out = flat.reshape(*x.shape[:-1], -1)
         if self.bias is not None:
             out = out + _trailing(self.bias[...].astype(self.dtype), out.ndim)
@@ -170,6 +170,15 @@ class Decoder(nnx.Module):
         if self.head is None:
             return jnp.einsum("...d,vd->...v", hidden, self.embedding[...].astype(jnp.float32))
         return jnp.einsum("...d,dv->...v", hidden, self.head[...].astype(jnp.float32))
+
+
+def product(x: Float[Array, "N I"], kernel: Any) -> Float[Array, "N O"]:
+    """x @ kernel, which the sampler may have quantised (`rollout.weights`)."""
+    if isinstance(kernel, jax.Array):
+        return x @ kernel
+    import qwix
+
+    return qwix.dot_general(x, kernel, (((1,), (0,)), ((), ())))
 
 
 def rms_norm(x: Float[Array, "... D"], weight: nnx.Param, eps: float) -> Float[Array, "... D"]:

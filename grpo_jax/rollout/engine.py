@@ -16,7 +16,7 @@ from grpo_jax.rollout import buckets, decode
 from grpo_jax.rollout.keys import completion_keys, threefry
 from grpo_jax.rollout.session import Outputs, Request, Session, Work
 from grpo_jax.rollout.settings import Sampling
-from grpo_jax.rollout.weights import prepared
+from grpo_jax.rollout.weights import Quantize, prepared, require_qwix
 from grpo_jax.types import STOPPED, TRUNCATED, Rollout
 
 STOP_ID_MULTIPLE = 8
@@ -67,12 +67,14 @@ class NativeEngine:
         fixed_shapes: bool = False,
         positions_first: bool | None = None,
         mesh: Mesh | None = None,
+        quantize: Quantize = "none",
         to_text: Callable[[Sequence[int]], str] | None = None,
     ):
         """`chunk` is the most decode steps between two looks of the host; stop strings need `to_text`.
 
         `positions_first` is the order of the cache, by default what suits the backend. `mesh` has the axes of
         `models.axes`: slots and prompts are dealt over data and fsdp, heads, MLP and vocabulary over tensor.
+        `quantize` "int8" samples with the blocks' matrices in 8 bits.
         """
         for name, value in (("max_prompt_length", max_prompt_length), ("slots", slots), ("chunk", chunk)):
             if value < 1:
@@ -82,7 +84,9 @@ class NativeEngine:
         self.programs: set[tuple[str, str]] = set()
         """Every program and its sizes that was needed so far."""
         self._graphdef, self._params, self._config = graphdef, None, None
-        self._mesh = mesh
+        self._mesh, self._quantize = mesh, quantize
+        if quantize != "none":
+            require_qwix()
         shards = None if mesh is None else mesh.shape[DATA] * mesh.shape[FSDP]
         if slots % (shards or 1):
             raise ValueError(f"slots is {slots}; expected a multiple of the mesh's {shards} row shards")
@@ -94,7 +98,7 @@ class NativeEngine:
         self._params = None
         if params is not None:
             self._config = nnx.merge(self._graphdef, params).config
-            self._params = prepared(params, self._config, self._mesh)
+            self._params = prepared(params, self._config, self._mesh, quantize=self._quantize)
 
     def close(self) -> None:
         """Lets go of the parameters."""

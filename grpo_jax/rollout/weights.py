@@ -1,24 +1,35 @@
-"""Parameters as the sampler wants them: in the dtype it computes in, on the devices it samples on.
+"""Parameters as the sampler wants them: in the dtype it computes in, or int8, on the devices it samples on.
 
-Both are done once per rollout. Casting changes no number: every decode step would cast the same values, and read
+All is done once per rollout. Casting changes no number: every decode step would cast the same values, and read
 twice the bytes to do so. Embedding, head and norms stay as they are, for they are computed with in float32.
+
+In int8 the matrices of the blocks have a scale per column, by Qwix; activations stay as they are. The sampler is
+then another policy than the trainer's, by what `sampler/log_prob_gap` says.
 """
 
 from functools import partial
+from typing import Literal
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from grpo_jax.models.axes import parameter_sharding
 from grpo_jax.models.config import ModelConfig
 
+Quantize = Literal["none", "int8"]
 
-def prepared(params: nnx.State, config: ModelConfig, mesh: Mesh | None) -> nnx.State:
+
+def prepared(
+    params: nnx.State, config: ModelConfig, mesh: Mesh | None, *, quantize: Quantize = "none"
+) -> nnx.State:
     """The parameters to sample with; those that need no change are the very same arrays."""
     flat = nnx.to_flat_state(params)
     if any(_is_cast(path) and leaf.dtype != config.dtype for path, leaf in flat):
         params = _cast(params, config.dtype)
+    if quantize == "int8":
+        params = _to_int8(params)
     return params if mesh is None else jax.device_put(params, _shardings(params, config, mesh))
 
 
@@ -34,10 +45,36 @@ def _cast(params: nnx.State, dtype: str) -> nnx.State:
     )
 
 
+def require_qwix() -> None:
+    """Raises where the library that quantises is missing."""
+    try:
+        import qwix  # noqa: F401
+    except ImportError:
+        raise ValueError('rollout.quantize: int8 needs the extra: pip install "grpo_jax[int8]"') from None
+
+
+@jax.jit
+def _to_int8(params: nnx.State) -> nnx.State:
+    import qwix
+
+    def quantized(path: tuple, leaf: nnx.Variable) -> nnx.Variable:
+        if path[-1] != "kernel":
+            return leaf
+        return leaf.replace(qwix.quantize(leaf[...], jnp.int8, channelwise_axes=(0, 2)))  # layers, out
+
+    return nnx.from_flat_state([(path, quantized(path, leaf)) for path, leaf in nnx.to_flat_state(params)])
+
+
 def _shardings(params: nnx.State, config: ModelConfig, mesh: Mesh) -> nnx.State:
-    flat = nnx.to_flat_state(params)
+    """Where each array lives; the scales of a matrix are split as its columns are."""
 
-    def where(path: tuple, leaf: jax.Array) -> NamedSharding:
-        return parameter_sharding(".".join(map(str, path)), leaf.shape, mesh=mesh, config=config)
+    def where(path: tuple, leaf: nnx.Variable) -> NamedSharding:
+        whole = parameter_sharding(".".join(map(str, path)), leaf.shape, mesh=mesh, config=config)
+        columns = PartitionSpec(None, None, *whole.spec[2:3])
+        return jax.tree.map(
+            lambda x: whole if x.shape == leaf.shape else NamedSharding(mesh, columns), leaf[...]
+        )
 
-    return nnx.from_flat_state([(path, leaf.replace(where(path, leaf))) for path, leaf in flat])
+    return nnx.from_flat_state(
+        [(path, leaf.replace(where(path, leaf))) for path, leaf in nnx.to_flat_state(params)]
+    )

@@ -33,6 +33,10 @@ class Agreement:
 def likely_causes(config: Config) -> list[str]:
     """What in this config can make sampler and trainer disagree, and what can in any."""
     causes = []
+    if config.rollout.quantize != "none":
+        causes.append(
+            f"rollout.quantize is {config.rollout.quantize}: the sampler's matrices are rounded to it"
+        )
     if config.model.dtype != "float32":
         causes.append(
             f"model.dtype is {config.model.dtype}: the two round differently; float32 tells how much of it"

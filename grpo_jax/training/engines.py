@@ -32,7 +32,11 @@ def make_engine(
         )
     where = sharding.sampling_mesh(mesh, devices=options.devices, tensor=options.tensor)
     shards = 1 if where is None else sharding.row_shards(where)
-    settings = {"slots": options.slots + -options.slots % shards, "mesh": where}
+    settings = {
+        "slots": options.slots + -options.slots % shards,
+        "mesh": where,
+        "quantize": options.quantize,
+    }
     if environment is None:
         return NativeEngine(graphdef, max_prompt_length=options.max_prompt_length, **settings)
     engine = NativeEngine(

@@ -30,6 +30,7 @@ def test_zero_never_warns():
 def test_causes_are_those_of_the_config():
     assert not any("top_k" in c or "dtype" in c or "adapters" in c for c in likely_causes(config()))
     assert any("top_k" in c for c in likely_causes(config(top_p=0.9, allow_truncated_sampling=True)))
+    assert "int8" in likely_causes(config(quantize="int8"))[0]
     model = PretrainedModel(path="somewhere", dtype="bfloat16", lora_rank=4)
     causes = likely_causes(Config(model=model))
     assert "model.dtype is bfloat16" in causes[0] and any("adapters" in c for c in causes)
