@@ -420,8 +420,12 @@ class UpdateConfig:
     """Passes over a rollout."""
     mini_batch: int = 0
     """Prompts per optimizer step; 0 takes the whole rollout."""
-    micro_batch: int = 0
-    """Sequences per forward and backward pass, over all devices; 0 takes the whole mini-batch."""
+    micro_batch: int | Literal["auto"] = 0
+    """Sequences per forward and backward pass, over all devices; 0 takes the whole mini-batch, auto the largest that fits:
+    the update is compiled at a few sizes before the run begins."""
+    memory_budget_gib: float = 0.0
+    """micro_batch auto: GiB per device that the update and its state may fill; 0 takes 90 % of what the device has (on a
+    CPU, of the machine's memory)."""
     layout: Literal["auto", "plain", "group", "packed"] = "auto"
     """What a row of the decoder holds: a sequence (plain), a prompt and all its completions (group: a prompt is computed
     once), or several sequences (packed: without padding). auto takes group where every micro-batch on every device is
@@ -440,6 +444,9 @@ class UpdateConfig:
     whole micro-batch the backward pass computes no logits again."""
     head_memory_mib: int = 512
     """MiB per device for logits and their gradients."""
+    offload_reference: bool = False
+    """Keep the KL reference's parameters in host memory between the passes that need them. (On a CPU that is the same
+    memory.)"""
     max_skipped: int = 10
     """Optimizer steps in a row that may be skipped for non-finite gradients before the run stops."""
 

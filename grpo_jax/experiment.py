@@ -17,6 +17,7 @@ import tyro
 from grpo_jax.config import Config, MeshConfig, PretrainedModel
 from grpo_jax.models.config import ModelConfig
 
+AUTO = "auto"
 FLAG_STYLE = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
 
 SHORT = {"--resume": "--run.resume=True", "--distributed": "--distributed.enabled=True"}
@@ -146,7 +147,8 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "rollout.gap_warning": rollout.gap_warning,
         "rollout.devices": rollout.devices,
         "update.mini_batch": update.mini_batch,
-        "update.micro_batch": update.micro_batch,
+        "update.micro_batch": _micro_batch(config),
+        "update.memory_budget_gib": update.memory_budget_gib,
         "update.head_chunk": update.head_chunk,
         "optimizer.warmup_steps": config.optimizer.warmup_steps,
         "warm_start.optimizer.warmup_steps": config.warm_start.optimizer.warmup_steps,
@@ -231,7 +233,7 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "wait for each other for ever",
     )
     _require(
-        update.micro_batch % shards == 0,
+        _micro_batch(config) % shards == 0,
         "update.micro_batch",
         update.micro_batch,
         f"a multiple of mesh.data x mesh.fsdp = {shards}",
@@ -255,6 +257,12 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "update.old_log_probs",
         update.old_log_probs,
         "trainer with loss.sampler_correction, which weighs the trainer's against the sampler's",
+    )
+    _require(
+        not update.offload_reference or loss.kl_coef > 0,
+        "update.offload_reference",
+        True,
+        "False: with loss.kl_coef = 0 there is no reference",
     )
     names = [reward.name for reward in config.reward.functions]
     _require(bool(names), "reward.functions", names, "at least one reward")
@@ -311,13 +319,18 @@ def _check_splits(mesh: MeshConfig, model: ModelConfig) -> None:
 
 def micro_batches(config: Config) -> int:
     """Forward and backward passes of an optimizer step."""
-    size = config.update.micro_batch
+    size = _micro_batch(config)
     return -(-_sequences(config) // size) if size else 1
 
 
 def rows_per_device(config: Config, *, shards: int) -> int:
     """Sequences of a micro-batch on each of `shards` devices, padding rows included: shares are equal."""
     return -(-_sequences(config) // (micro_batches(config) * shards))
+
+
+def _micro_batch(config: Config) -> int:
+    """The size asked for; an automatic one is found later, and until then is the whole mini-batch."""
+    return 0 if config.update.micro_batch == AUTO else config.update.micro_batch
 
 
 def _sequences(config: Config) -> int:

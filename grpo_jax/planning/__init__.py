@@ -1,8 +1,8 @@
 """What a run would need on chips that are not here: `grpo-jax plan` compiles its programs for them and reads the result.
 
     targets    the chips, and what a name such as v5p:2x2x2 means
-    programs   the update, log-prob pass and decode step of a config, with shapes in place of arrays
-    worker     compiles one of them, in a process of its own
+    devices    describes them to JAX (gpus: in XLA's own terms)
+    worker     compiles one program, in a process of its own
     compiling  runs that process under a time limit
     hlo        collectives of a compiled program
     sizes      memory in closed form, before anything is compiled

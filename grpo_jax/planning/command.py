@@ -9,8 +9,8 @@ from grpo_jax import experiment
 from grpo_jax.planning import report
 from grpo_jax.planning.devices import check_installed
 from grpo_jax.planning.plan import make_plan
-from grpo_jax.planning.programs import NAMES
 from grpo_jax.planning.targets import target_of
+from grpo_jax.training.shapes import NAMES
 
 EXIT = {"fits": 0, "does not fit": 1, "unknown": 3}
 """Exit status by verdict; 2 is a mistake of the reader's."""

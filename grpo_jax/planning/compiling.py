@@ -44,7 +44,7 @@ class Compilation:
 def compile_program(
     config: Config, target: Target, program: str, *, exact: bool = False, time_limit: float = 600.0
 ) -> Compilation:
-    """Compiles one of `programs.NAMES` for `target`; whatever goes wrong is in the result."""
+    """Compiles one of `shapes.NAMES` for `target`; whatever goes wrong is in the result."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.py").write_text(experiment.to_source(config))

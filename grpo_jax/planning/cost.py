@@ -14,9 +14,9 @@ from jax.sharding import AbstractMesh, Mesh
 
 from grpo_jax import experiment
 from grpo_jax.config import Config
-from grpo_jax.planning.programs import Shapes, bytes_per_device
 from grpo_jax.planning.targets import Target
 from grpo_jax.training import flops, sharding
+from grpo_jax.training.shapes import Shapes, bytes_per_device
 
 
 class Cost(NamedTuple):
@@ -83,11 +83,6 @@ def costs(config: Config, shapes: Shapes, mesh: Mesh | AbstractMesh) -> dict[str
     if built.objective.transform is not None:
         step += executed.total  # its constants come from a pass of their own
 
-    cache, slots = (shapes.programs["decode"].arguments[name] for name in ("cache", "slots"))
-    count = slots.slots.position.shape[0]
-    # Halfway through its completion a token meets this many keys.
-    keys = rollout.max_prompt_length + rollout.max_completion_length / 2
-    token = flops.forward(model, tokens=1, pairs=keys, head_tokens=1)
     return {
         "update": Cost(
             useful_flops=flops.training(useful, frozen_base=frozen_base),
@@ -103,14 +98,26 @@ def costs(config: Config, shapes: Shapes, mesh: Mesh | AbstractMesh) -> dict[str
             network_bytes=None,
             tokens=mini_batches * sequences * rollout.max_completion_length,
         ),
-        "decode": Cost(
-            useful_flops=count * token.total,
-            flops=count * token.total / tensor,  # every device of data and fsdp decodes all slots
-            hbm_bytes=weights + bytes_per_device(cache),
-            network_bytes=None,
-            tokens=count,
-        ),
+        "decode": _decode_cost(config, shapes, mesh),
     }
+
+
+def _decode_cost(config: Config, shapes: Shapes, mesh: Mesh | AbstractMesh) -> Cost:
+    """One step of all slots, halfway through their completions."""
+    rollout = config.rollout
+    if "decode" not in shapes.programs:
+        return Cost(0.0, 0.0, 0.0, None, 0)
+    parts = shapes.programs["decode"].arguments
+    slots = parts["slots"].slots.position.shape[0]
+    keys = rollout.max_prompt_length + rollout.max_completion_length / 2
+    token = flops.forward(shapes.architecture, tokens=1, pairs=keys, head_tokens=1)
+    return Cost(
+        useful_flops=slots * token.total,
+        flops=slots * token.total / mesh.size,
+        hbm_bytes=bytes_per_device(parts["sampler's weights"]) + bytes_per_device(parts["cache"]),
+        network_bytes=None,
+        tokens=slots,
+    )
 
 
 def useful_work(config: Config, shapes: Shapes, *, groups: int) -> flops.Forward:

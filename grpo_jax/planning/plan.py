@@ -8,11 +8,12 @@ from grpo_jax import experiment
 from grpo_jax.config import Config
 from grpo_jax.planning import cost, sizes, verdict
 from grpo_jax.planning.compiling import Compilation, compile_program
-from grpo_jax.planning.programs import NAMES, abstract_mesh, architecture_for, shapes_of
+from grpo_jax.planning.devices import architecture_for
 from grpo_jax.planning.sizes import Item
 from grpo_jax.planning.targets import Target
 from grpo_jax.planning.verdict import Verdict
 from grpo_jax.training import sharding
+from grpo_jax.training.shapes import NAMES, abstract_mesh, shapes_of
 
 Compile = Callable[..., Compilation]
 """`compile_program`, or what a test puts in its place."""
@@ -81,7 +82,7 @@ def make_plan(
         config: the experiment.
         target: the chips.
         exact: compile with the flags that training will use, in place of the quick level.
-        names: which programs, of `programs.NAMES`.
+        names: which programs, of `shapes.NAMES`.
         time_limit: seconds for each program, lowering included.
         compile_with: what compiles.
         starting: told each program's name before it is compiled.
@@ -89,12 +90,15 @@ def make_plan(
     Raises:
         ValueError: the config is wrong for the target; the message names the field.
     """
-    experiment.validate(config, devices=target.devices, architecture=architecture_for(config))
-    mesh = abstract_mesh(config, target)
-    shapes = shapes_of(config, mesh=mesh)
+    architecture = architecture_for(config)
+    experiment.validate(config, devices=target.devices, architecture=architecture)
+    mesh = abstract_mesh(config, devices=target.devices - config.rollout.devices)
+    shapes = shapes_of(config, architecture, mesh=mesh, platform=target.chip.platform)
     costs = cost.costs(config, shapes, mesh)
     found = []
     for name in names:
+        if name not in shapes.programs:  # a sampler with devices of its own
+            continue
         program = shapes.programs[name]
         arguments, beside = sizes.items(program.arguments), sizes.items(program.beside)
         resident = sum(item.bytes for item in beside)

@@ -13,8 +13,8 @@ from jax.sharding import AbstractMesh, Mesh
 from grpo_jax import experiment
 from grpo_jax.config import Config
 from grpo_jax.models.config import ModelConfig
-from grpo_jax.planning.programs import Program, Shapes, bytes_per_device
 from grpo_jax.training import flops, sharding
+from grpo_jax.training.shapes import Program, Shapes, bytes_per_device
 
 CHANGES = {
     "parameters": "raise mesh.fsdp or mesh.tensor, or take more chips",
@@ -28,6 +28,7 @@ CHANGES = {
     "logits": "lower update.head_chunk, or raise mesh.tensor",
     "cache": "lower rollout.max_completion_length, or rollout.batch_size x rollout.group_size below the sampler's slots",
     "sampler's parameters": "set rollout.lag to 0",
+    "sampler's weights": "raise mesh.tensor: the sampler does not split them over data and fsdp",
     "batch": "lower rollout.batch_size",
     "slots": "lower rollout.max_completion_length",
 }

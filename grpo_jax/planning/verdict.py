@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple
 
 from grpo_jax.planning.compiling import UNITS, Compilation
 from grpo_jax.planning.sizes import gib
-from grpo_jax.planning.targets import GIB, Target
+from grpo_jax.planning.targets import Target
+from grpo_jax.training.fitting import UNLOGGED
 
 Answer = Literal["fits", "does not fit", "unknown"]
 
@@ -16,8 +17,6 @@ QUICK_SHARE = 0.80
 """Of the capacity that the quick level may fill: at full optimisation programs took 8 and 15 % more."""
 GPU_SHARE = 0.75
 """Of a GPU's memory that JAX takes at its start, unless told otherwise."""
-UNLOGGED = round(1.4 * GIB)
-"""What libtpu's total may lie above `peak_memory`: 0.26 to 1.35 GiB were seen."""
 
 
 class Verdict(NamedTuple):

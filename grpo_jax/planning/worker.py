@@ -52,12 +52,14 @@ def lower(request: dict[str, Any]):
     """The program of the request, lowered for its target."""
     from grpo_jax import experiment
     from grpo_jax.planning import devices
-    from grpo_jax.planning.programs import shapes_of
     from grpo_jax.planning.targets import target_of
+    from grpo_jax.training.shapes import shapes_of
 
     config = experiment.load(request["config"])
     mesh = devices.mesh_of(config, target_of(request["target"]))
-    return shapes_of(config, mesh=mesh).programs[request["program"]].lower()
+    architecture = devices.architecture_for(config)
+    shapes = shapes_of(config, architecture, mesh=mesh, platform=request["platform"])
+    return shapes.programs[request["program"]].lower()
 
 
 def read(compiled: Any) -> dict[str, Any]:

@@ -1,25 +1,44 @@
 """The decode program at the size a call of the engine ends with, for compiling it before there is anything to sample."""
 
+from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from grpo_jax.models.axes import DATA, FSDP, TENSOR
 from grpo_jax.models.config import ModelConfig
-from grpo_jax.rollout import decode
+from grpo_jax.rollout import decode, weights
 from grpo_jax.rollout.buckets import Sizes
-from grpo_jax.rollout.cache import Seating
+from grpo_jax.rollout.cache import Cache, Seating
 from grpo_jax.rollout.settings import Sampling
 
 STOP_IDS = 8  # as many as one padded list of them holds
 
 
+class Arguments(NamedTuple):
+    """Shapes of what `decode.decode` reads."""
+
+    params: Any
+    state: decode.State
+    rest: tuple[Any, ...]
+    """Seating, rules, the most steps, and the number of slots to leave at."""
+
+
 def decode_arguments(
-    config: ModelConfig, *, sizes: Sizes, sampling: Sampling, prompts: int
-) -> tuple[decode.State, Seating, decode.Rules, jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-    """Shapes of `decode.decode`'s arguments after the parameters, with all slots taken and every column in use."""
+    config: ModelConfig,
+    params: Any,
+    *,
+    sizes: Sizes,
+    sampling: Sampling,
+    prompts: int,
+    mesh: Mesh | AbstractMesh | None,
+    quantize: weights.Quantize = "none",
+) -> Arguments:
+    """Arguments with all slots taken and every column in use; `params` are the trainer's, as shapes."""
     G, T = sampling.group_size, sampling.max_tokens
     slots = sizes.slots_for(prompts * G)
     rows = sizes.rows_for(slots, G, prompts)
@@ -33,6 +52,7 @@ def decode_arguments(
         columns=sizes.columns_for(most, most),
         max_tokens=T,
         penalised=sampling.repetition_penalty != 1,
+        positions_first=sizes.positions_first,
     )
 
     def shape(*dims: int, dtype: Any = jnp.int32):
@@ -44,10 +64,42 @@ def decode_arguments(
         knobs=knobs, stop_ids=shape(STOP_IDS), bias=None, repetition_penalty=None, top_k=sampling.top_k
     )
     seating = Seating(row=shape(slots), lane=shape(slots), slot=shape(rows, min(G, slots)))
-    return jax.eval_shape(start), seating, rules, shape(), shape()
+    params = jax.eval_shape(partial(weights.converted, config=config, quantize=quantize), params)
+    arguments = Arguments(params, jax.eval_shape(start), (seating, rules, shape(), shape()))
+    return arguments if mesh is None else _placed(arguments, config, mesh)
 
 
-def lower_decode(graphdef: nnx.GraphDef, params: Any, arguments: tuple) -> jax.stages.Lowered:
+def _placed(arguments: Arguments, config: ModelConfig, mesh: Mesh | AbstractMesh) -> Arguments:
+    """The arguments as `weights.prepared` and `decode.placed` put them on a mesh."""
+
+    def at(tree: Any, *spec: Any) -> Any:
+        where = NamedSharding(mesh, PartitionSpec(*spec))
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), tree)
+
+    state, heads = arguments.state, TENSOR if config.num_kv_heads % mesh.shape[TENSOR] == 0 else None
+    rows, cache = (DATA, FSDP), arguments.state.cache
+    own = (None, rows, None, heads) if cache.positions_first else (None, rows, heads)
+    where = weights.shardings(arguments.params, config, mesh)
+    return Arguments(
+        jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), arguments.params, where
+        ),
+        decode.State(
+            cache=Cache(
+                prompt_key=at(cache.prompt_key, None, rows, heads),
+                prompt_value=at(cache.prompt_value, None, rows, heads),
+                key=at(cache.key, *own),
+                value=at(cache.value, *own),
+                positions_first=cache.positions_first,
+            ),
+            slots=at(state.slots),
+            first_logits=at(state.first_logits, rows),
+        ),
+        at(arguments.rest),
+    )
+
+
+def lower_decode(graphdef: nnx.GraphDef, arguments: Arguments, mesh: Mesh | None) -> jax.stages.Lowered:
     """The decode program of these shapes, ready to compile."""
-    state, *rest = arguments
-    return decode.decode.lower(graphdef, params, state, *rest)
+    with nullcontext() if mesh is None else jax.set_mesh(mesh):
+        return decode.decode.lower(graphdef, arguments.params, arguments.state, *arguments.rest)

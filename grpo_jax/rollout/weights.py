@@ -25,12 +25,16 @@ def prepared(
     params: nnx.State, config: ModelConfig, mesh: Mesh | None, *, quantize: Quantize = "none"
 ) -> nnx.State:
     """The parameters to sample with; those that need no change are the very same arrays."""
+    params = converted(params, config, quantize=quantize)
+    return params if mesh is None else jax.device_put(params, shardings(params, config, mesh))
+
+
+def converted(params: nnx.State, config: ModelConfig, *, quantize: Quantize) -> nnx.State:
+    """The parameters in the sampler's dtypes, where they were."""
     flat = nnx.to_flat_state(params)
     if any(_is_cast(path) and leaf.dtype != config.dtype for path, leaf in flat):
         params = _cast(params, config.dtype)
-    if quantize == "int8":
-        params = _to_int8(params)
-    return params if mesh is None else jax.device_put(params, _shardings(params, config, mesh))
+    return _to_int8(params) if quantize == "int8" else params
 
 
 def _is_cast(path: tuple) -> bool:
@@ -65,7 +69,7 @@ def _to_int8(params: nnx.State) -> nnx.State:
     return nnx.from_flat_state([(path, quantized(path, leaf)) for path, leaf in nnx.to_flat_state(params)])
 
 
-def _shardings(params: nnx.State, config: ModelConfig, mesh: Mesh) -> nnx.State:
+def shardings(params: nnx.State, config: ModelConfig, mesh: Mesh) -> nnx.State:
     """Where each array lives; the scales of a matrix are split as its columns are."""
 
     def where(path: tuple, leaf: nnx.Variable) -> NamedSharding:

@@ -25,7 +25,7 @@ from grpo_jax.training.held_out import evaluate
 from grpo_jax.training.journal import Journal, open_journal
 from grpo_jax.training.optimize import optimize
 from grpo_jax.training.records import Position
-from grpo_jax.training.setup import Example, Run, initial_state, policy_stage
+from grpo_jax.training.setup import Example, Run, initial_state, placed, policy_stage
 from grpo_jax.types import TrainingStopped, TrainState
 
 POLICY, WARM_START = "policy", "warm_start"
@@ -84,7 +84,7 @@ def warm_start(run: Run, state: TrainState, journal: Journal, stopping: Callable
     if state.step < options.steps:
         save(run, state)
         return state
-    fresh = sharding.place(policy_stage(run, replace(state, frozen=None)), run.policy.sharding)
+    fresh = placed(run, policy_stage(run, replace(state, frozen=None)))
     return replace(fresh, frozen=state.frozen)
 
 

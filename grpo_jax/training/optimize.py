@@ -31,9 +31,10 @@ def optimize(
         batch = replace(batch, old_log_probs=log_probs_under(run, lora.join(old_params, state.frozen), batch))
     if state.ref_params is not None:
         # With LoRA the reference is the same base under the adapters it began with, so there is no second copy of it.
-        batch = replace(
-            batch, ref_log_probs=log_probs_under(run, lora.join(state.ref_params, state.frozen), batch)
-        )
+        # A reference in host memory is on the devices for this pass alone.
+        reference = lora.join(sharding.to_devices(state.ref_params), state.frozen)
+        batch = replace(batch, ref_log_probs=log_probs_under(run, reference, batch))
+        del reference
     collected = []
     for _ in range(options.epochs):
         for part in batches.mini_batches(batch, rollout_groups=group_ids, num_groups=groups):

@@ -21,7 +21,7 @@ from grpo_jax.models.tokenizers import Tokenizer, load_tokenizer
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout.background import Background, Pending
 from grpo_jax.tasks.splitting import Mixture, shorten
-from grpo_jax.training import hosts, programs, sharding
+from grpo_jax.training import fitting, hosts, programs, sharding
 from grpo_jax.training.checkpoint import Checkpoints
 from grpo_jax.training.engines import make_engine
 from grpo_jax.training.log_probs import make_log_probs
@@ -125,7 +125,17 @@ def prepare(config: Config) -> Run:
     trainer_devices = jax.device_count() - config.rollout.devices
     shape = experiment.mesh_shape(config.mesh, devices=trainer_devices, hosts=hosts.count())
     mesh = sharding.make_mesh(*shape)
-    built = programs.build(config, sized_for(architecture, tokenizer), mesh=mesh)
+    if config.update.offload_reference and not sharding.has_host_memory(mesh):
+        raise ValueError(
+            "update.offload_reference: got True, expected False: JAX offers no pinned host memory beside "
+            f"{mesh.devices.flat[0].device_kind}"
+        )
+    architecture = sized_for(architecture, tokenizer)
+    if config.update.micro_batch == experiment.AUTO and config.run.resume:  # as it was found before
+        update = replace(config.update, micro_batch=saved_config(Path(config.run.folder)).update.micro_batch)
+        config = replace(config, update=update)
+    config = fitting.with_micro_batch(config, architecture, mesh=mesh)
+    built = programs.build(config, architecture, mesh=mesh)
     folder = hosts.first_says(open_folder, config)
     warm_optimizer = build_optimizer(config.warm_start.optimizer, config.warm_start.steps)
     return Run(
@@ -181,8 +191,16 @@ def initial_state(run: Run) -> TrainState:
         ref_params=params if run.config.loss.kl_coef else None,
         sampler_params=params if run.config.rollout.lag else None,
     )
-    state = sharding.place(state if warm else policy_stage(run, state), run.policy.sharding)
+    state = placed(run, state if warm else policy_stage(run, state))
     return replace(state, frozen=frozen)  # never donated, so it needs no buffers of its own
+
+
+def placed(run: Run, state: TrainState) -> TrainState:
+    """`state`, without its frozen part, where it lives during the run."""
+    state = sharding.place(state, run.policy.sharding)
+    if run.config.update.offload_reference:
+        return replace(state, ref_params=sharding.to_pinned(state.ref_params))
+    return state
 
 
 def policy_stage(run: Run, state: TrainState) -> TrainState:
@@ -295,14 +313,19 @@ def open_folder(config: Config) -> Path:
     return folder
 
 
+def saved_config(folder: Path) -> Config:
+    """The resolved config of the run in `folder`."""
+    path = folder / "config.py"
+    if not path.exists():
+        raise ValueError(f"run.resume: {folder} holds no run (no config.py in it)")
+    return experiment.load(path)
+
+
 def check_resumable(config: Config, folder: Path) -> None:
     """Raises unless `folder` holds a run of the same model and objective."""
-    saved_path = folder / "config.py"
-    if not saved_path.exists():
-        raise ValueError(f"run.resume: {folder} holds no run (no config.py in it)")
     changed = {
         name: values
-        for name, values in experiment.differences(experiment.load(saved_path), config).items()
+        for name, values in experiment.differences(saved_config(folder), config).items()
         if not name.startswith(RESUMABLE_CHANGES)
     }
     if changed:

@@ -14,6 +14,7 @@ from grpo_jax.models.config import ModelConfig
 from grpo_jax.types import Batch
 
 ROWS = PartitionSpec(MESH_AXES["rows"])
+HOST = "pinned_host"
 
 
 def make_mesh(data: int, fsdp: int = 1, tensor: int = 1) -> Mesh:
@@ -88,6 +89,21 @@ def place(tree: Any, rule: ShardingRule) -> Any:
 def replicate(tree: Any, mesh: Mesh) -> Any:
     """Every array of `tree` whole on every device, in buffers of its own."""
     return place(tree, lambda name, shape: NamedSharding(mesh, PartitionSpec()))
+
+
+def to_pinned(tree: Any) -> Any:
+    """Every array of `tree` in the host's pinned memory, split over the hosts' devices as before."""
+    return jax.tree.map(lambda x: jax.device_put(x, x.sharding.with_memory_kind(HOST)), tree)
+
+
+def to_devices(tree: Any) -> Any:
+    """Every array of `tree` in its devices' memory, which those that are there already keep."""
+    return jax.tree.map(lambda x: jax.device_put(x, x.sharding.with_memory_kind("device")), tree)
+
+
+def has_host_memory(mesh: Mesh) -> bool:
+    """Whether arrays of this mesh can live in its hosts' memory."""
+    return all(HOST in {memory.kind for memory in d.addressable_memories()} for d in mesh.local_devices)
 
 
 def split_rows(batch: Batch, mesh: Mesh) -> Batch:

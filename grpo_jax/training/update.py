@@ -29,17 +29,18 @@ from grpo_jax.types import Batch, TrainState, rows
 
 @dataclass(frozen=True)
 class Step:
-    """A jitted optimizer step, (state, batch) -> (state, metrics). It donates its state, all but the frozen part.
+    """A jitted optimizer step, (state, batch) -> (state, metrics). It donates its state, all but what it does not change.
 
     State comes out split over the mesh as it went in.
     """
 
     program: Any
-    """The jitted function. The frozen part is an argument of its own: it is neither donated nor returned."""
+    """The jitted function. The frozen part is an argument of its own, neither donated nor returned, and the reference is
+    none: it may lie in host memory."""
 
     def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
         new_state, metrics = self.program(*self._arguments(state, batch))
-        return replace(new_state, frozen=state.frozen), metrics
+        return replace(new_state, frozen=state.frozen, ref_params=state.ref_params), metrics
 
     def lower(self, state: TrainState, batch: Batch) -> jax.stages.Lowered:
         """The program for such arguments, which may be shapes with shardings, to look at or to compile."""
@@ -48,7 +49,7 @@ class Step:
     @staticmethod
     def _arguments(state: TrainState, batch: Batch):
         specs = sharding.specs_of(state.params), sharding.specs_of(state.optimizer)
-        return replace(state, frozen=None), state.frozen, batch, specs
+        return replace(state, frozen=None, ref_params=None), state.frozen, batch, specs
 
 
 def make_update(

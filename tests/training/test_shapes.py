@@ -5,17 +5,18 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from jax.sharding import AxisType, Mesh
 
 from grpo_jax.config import LossConfig, MeshConfig, WarmStartConfig
-from grpo_jax.planning.programs import abstract_mesh, bytes_per_device, shapes_of
-from grpo_jax.planning.targets import target_of
 from grpo_jax.rollout import buckets, shapes
+from grpo_jax.rollout import decode as decoding
 from grpo_jax.rollout.engine import NativeEngine
 from grpo_jax.rollout.settings import Sampling
-from grpo_jax.training import batches, optimize, setup
-from grpo_jax.types import Rollout
+from grpo_jax.training import optimize, setup
+from grpo_jax.training.shapes import abstract_mesh, bytes_per_device, shapes_of
 from tests.rollout import tiny as tiny_sampler
 from tests.tiny import tiny
+from tests.training.rollouts import batch_of, rollout_of
 
 
 class Seen(Exception):
@@ -34,27 +35,6 @@ def same(planned, real):
         assert a.sharding.is_equivalent_to(b.sharding, b.ndim), (path, a.sharding, b.sharding)
 
 
-def rollout_of(config) -> Rollout:
-    """Completions of every group, all of one token."""
-    options = config.rollout
-    N, P, T = (
-        options.batch_size * options.group_size,
-        options.max_prompt_length,
-        options.max_completion_length,
-    )
-    ones, numbers = np.ones(N, np.int32), np.zeros((N, T), np.float32)
-    return Rollout(
-        prompt_ids=np.zeros((N, P), np.int32),
-        prompt_lengths=ones,
-        completion_ids=np.zeros((N, T), np.int32),
-        completion_lengths=ones,
-        stop_reason=0 * ones,
-        group_ids=np.repeat(np.arange(options.batch_size, dtype=np.int32), options.group_size),
-        sampler_log_probs=numbers,
-        sampler_full_log_probs=numbers,
-    )
-
-
 @pytest.mark.parametrize("kl_coef", [0.0, 0.1])
 @pytest.mark.parametrize("mesh", [MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=1)])
 def test_programs_get_what_was_planned(tmp_path, mesh, kl_coef):
@@ -62,15 +42,12 @@ def test_programs_get_what_was_planned(tmp_path, mesh, kl_coef):
         tmp_path / "run", mesh=mesh, loss=LossConfig(kl_coef=kl_coef), warm_start=WarmStartConfig(steps=0)
     )
     run = setup.prepare(config)
-    planned = shapes_of(config, mesh=run.mesh)
+    planned = shapes_of(config, run.policy.config, mesh=run.mesh, platform="cpu")
     state = setup.initial_state(run)
     same(planned.state, state)
 
     rollout = rollout_of(config)
-    N = len(rollout.group_ids)
-    batch = batches.policy_batch(
-        rollout, advantages=np.zeros(N), scored=np.ones(N, bool), mask_truncated=False
-    )
+    batch = batch_of(rollout)
     with pytest.raises(Seen) as seen:
         optimize.optimize(replace(run, log_prob_pass=stop), state, batch, rollout)
     params, whole = seen.value.args
@@ -83,24 +60,47 @@ def test_programs_get_what_was_planned(tmp_path, mesh, kl_coef):
     same(planned.programs["update"].arguments["batch"], seen.value.args[1])
 
 
-def test_the_largest_decode_program_is_the_one_planned():
-    """The engine notes the sizes of every program it needs; the planned one is its last."""
-    config = replace(tiny_sampler.CONFIG, max_position=128)
+@pytest.mark.parametrize("shape", [None, (2, 1, 2)])
+def test_the_largest_decode_program_is_the_one_planned(shape, monkeypatch):
+    """The arguments of the engine's last decode program, with a mesh and without one."""
+    config = replace(tiny_sampler.CONFIG, max_position=128, dtype="bfloat16")
     structure, params = tiny_sampler.model(config)
-    engine = NativeEngine(structure, max_prompt_length=20, slots=16)
+    mesh = None
+    if shape:
+        devices = np.array(jax.devices()[:4]).reshape(shape)
+        mesh = Mesh(devices, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+    engine = NativeEngine(structure, max_prompt_length=20, slots=16, mesh=mesh)
+    seen = []
+
+    def watched(*arguments):
+        seen.append(jax.tree.map(lambda x: x, arguments[1:]))
+        return decode(*arguments)
+
+    decode = decoding.decode
+    monkeypatch.setattr(decoding, "decode", watched)
     engine.load(params)
     sampling = Sampling(max_tokens=70, group_size=4)
     engine.generate([[1] * 20, [2] * 3, [3], [4]], sampling=sampling, key=jax.random.key(0))
-    state, seating, *_ = shapes.decode_arguments(
-        config, sizes=buckets.Sizes(20, 16, 64, False), sampling=sampling, prompts=4
+    planned = shapes.decode_arguments(
+        config,
+        params,
+        sizes=buckets.Sizes(20, 16, 64, False, positions_first=False, shards=shape and 2),
+        sampling=sampling,
+        prompts=4,
+        mesh=mesh,
     )
-    columns = state.cache.value.shape[3]
-    text = (
-        f"slots {state.cache.value.shape[1]}, columns {columns}, rows {state.cache.prompt_value.shape[1]}, "
-        f"lanes {seating.slot.shape[1]}, prompt_tokens {state.cache.prompt_value.shape[3]}, max_tokens 70"
-    )
-    assert ("decode", text) in engine.programs
-    assert columns == max(int(t.split("columns ")[1].split(",")[0]) for name, t in engine.programs)
+    columns = [state.cache.columns for _, state, *_ in seen]
+    real = seen[columns.index(max(columns))]
+    assert jax.tree.structure((planned.params, planned.state)) == jax.tree.structure(real[:2])
+    for (path, a), b in zip(
+        jax.tree_util.tree_leaves_with_path((planned.params, planned.state)),
+        jax.tree.leaves(real[:2]),
+        strict=True,
+    ):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype), path
+        assert mesh is None or a.sharding.is_equivalent_to(b.sharding, b.ndim), (path, a.sharding, b.sharding)
+    for a, b in zip(jax.tree.leaves(planned.rest[:2]), jax.tree.leaves(real[2:4]), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
 
 
 def test_shares_on_a_described_mesh_are_those_of_a_real_one(tmp_path):
@@ -108,7 +108,6 @@ def test_shares_on_a_described_mesh_are_those_of_a_real_one(tmp_path):
     config = tiny(
         tmp_path / "run", mesh=MeshConfig(data=2, fsdp=2, tensor=2), warm_start=WarmStartConfig(steps=0)
     )
-    described = shapes_of(config, mesh=abstract_mesh(config, target_of("v5p:2x2x2")))
     run = setup.prepare(config)
     state = setup.initial_state(run)
     held = sum(
@@ -117,5 +116,6 @@ def test_shares_on_a_described_mesh_are_those_of_a_real_one(tmp_path):
         for shard in leaf.addressable_shards
         if shard.device == jax.devices()[0]
     )
+    described = shapes_of(config, run.policy.config, mesh=abstract_mesh(config, devices=8), platform="cpu")
     abstract = described.state
     assert bytes_per_device((abstract.params, abstract.optimizer, abstract.ref_params)) == held

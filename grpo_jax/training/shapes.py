@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from grpo_jax import experiment, keys
 from grpo_jax.config import Config
@@ -20,13 +20,11 @@ from grpo_jax.losses import objective as objectives
 from grpo_jax.models import lora
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.decoder import Decoder
-from grpo_jax.planning.targets import Target
-from grpo_jax.rollout import shapes
+from grpo_jax.rollout import shapes as sampler
 from grpo_jax.rollout.buckets import Sizes
-from grpo_jax.rollout.engine import CHUNK, SLOTS
+from grpo_jax.rollout.engine import CHUNK
 from grpo_jax.rollout.settings import Sampling
 from grpo_jax.training import programs, sharding
-from grpo_jax.training.policy import architecture_of, sized_for
 from grpo_jax.types import Batch, TrainState
 
 NAMES = ("update", "log_probs", "decode")
@@ -43,7 +41,7 @@ class Program(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """A config's programs on a mesh, and the state they work on."""
+    """A config's programs on a mesh, and the state they work on. A sampler with devices of its own is left out."""
 
     architecture: ModelConfig
     programs: dict[str, Program]
@@ -53,68 +51,120 @@ class Shapes(NamedTuple):
     """Tokens per device whose logits exist at one time."""
 
 
-def architecture_for(config: Config) -> ModelConfig:
-    """The architecture of a config; the tokenizer is asked only where the config leaves the vocabulary to it."""
-    architecture = architecture_of(config.model)
-    if architecture.vocab_size:
-        return architecture
-    from grpo_jax.training.setup import tokenizer_of
-
-    return sized_for(architecture, tokenizer_of(config))
-
-
-def abstract_mesh(config: Config, target: Target) -> AbstractMesh:
-    """The mesh of a config on a target that need not be described to JAX."""
-    sizes = experiment.mesh_shape(config.mesh, devices=target.devices)
+def abstract_mesh(config: Config, *, devices: int) -> AbstractMesh:
+    """The mesh of a config on so many devices, of which there need not be any."""
+    sizes = experiment.mesh_shape(config.mesh, devices=devices)
     names = (sharding.DATA, sharding.FSDP, sharding.TENSOR)
     return AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * 3)
 
 
-def shapes_of(config: Config, *, mesh: Mesh | AbstractMesh) -> Shapes:
-    """Programs and state of a config, at the largest size of a micro-batch: the one that must fit."""
+def shapes_of(
+    config: Config, architecture: ModelConfig, *, mesh: Mesh | AbstractMesh, platform: str
+) -> Shapes:
+    """Programs and state of a config, at the largest size of a micro-batch: the one that must fit.
+
+    Args:
+        config: the experiment.
+        architecture: of its model, an embedding for every token included.
+        mesh: of the trainer.
+        platform: tpu, cuda or cpu, which the sampler's cache depends on.
+    """
     config = replace(config, update=replace(config.update, sizes=1))
-    architecture = architecture_for(config)
     built = programs.build(config, architecture, mesh=mesh)
     state = _state(config, built, mesh)
     batch = _batch(config, built, mesh)
-    decode = shapes.decode_arguments(
-        built.policy.config,
-        sizes=Sizes(config.rollout.max_prompt_length, SLOTS, CHUNK, fixed=False),
-        sampling=Sampling(
-            temperature=config.rollout.temperature,
-            top_k=config.rollout.top_k,
-            top_p=config.rollout.top_p,
-            max_tokens=config.rollout.max_completion_length,
-            group_size=config.rollout.group_size,
-        ),
-        prompts=config.rollout.batch_size,
-    )
-    decode = _placed(decode, NamedSharding(mesh, PartitionSpec()))
     policy = lora.join(state.params, state.frozen)
     whole = _batch(config, built, mesh, whole=True)
-    sampling_state = {"cache": decode[0].cache, "slots": replace(decode[0], cache=None)}
-    sampler, at_update = state.sampler_params, replace(state, sampler_params=None)
+    where = sampling_mesh(config, mesh)
+    decode = _decode(config, built, policy, where, platform=platform)
+    sampling = {"sampler's weights": decode.params, **_apart(decode.state)}
     # With a lag the sampler decodes under parameters of its own while the update runs.
-    sampling_now = {"sampler's parameters": sampler, **sampling_state} if config.rollout.lag else {}
-    rest = {"moments": state.optimizer, "reference": state.ref_params}
+    at_update = replace(state, sampler_params=None)
+    ahead = {"sampler's parameters": state.sampler_params} if config.rollout.lag else {}
+    sampling_now = {**ahead, **sampling} if config.rollout.lag and not config.rollout.devices else ahead
+    moments, reference = {"moments": state.optimizer}, {"reference": state.ref_params}
+    waiting = {} if config.update.offload_reference else reference
     found = {
         "update": Program(
             partial(built.update.lower, at_update, batch),
-            {"parameters": policy, **rest, "batch": batch},
-            sampling_now,
+            {"parameters": policy, **moments, "batch": batch},
+            {**waiting, **sampling_now},
         ),
         "log_probs": Program(
             partial(built.log_prob_pass.lower, policy, whole),
             {"parameters": policy, "batch": whole},
-            {**rest, **sampling_now},
-        ),
-        "decode": Program(
-            partial(shapes.lower_decode, built.policy.graphdef, policy, decode),
-            {"parameters": policy, **sampling_state},
-            {**rest, "sampler's parameters": sampler},
+            {**moments, **reference, **sampling_now},
         ),
     }
+    if not config.rollout.devices:
+        found["decode"] = Program(
+            partial(sampler.lower_decode, built.policy.graphdef, decode, where),
+            sampling,
+            {"parameters": _not_shared(policy, decode.params), **moments, **waiting, **ahead},
+        )
     return Shapes(architecture, found, state, built, built.head_chunk // mesh.shape[sharding.FSDP])
+
+
+def sampling_mesh(config: Config, mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh | None:
+    """`sharding.sampling_mesh` for devices that need not be here: the trainer's."""
+    if mesh.size == 1:
+        return None
+    tensor = mesh.shape[sharding.TENSOR]
+    sizes, names = (mesh.size // tensor, 1, tensor), (sharding.DATA, sharding.FSDP, sharding.TENSOR)
+    axis_types = (AxisType.Auto,) * 3
+    if isinstance(mesh, AbstractMesh):
+        return AbstractMesh(sizes, names, axis_types=axis_types)
+    return Mesh(mesh.devices.reshape(sizes), names, axis_types=axis_types)
+
+
+def _decode(
+    config: Config,
+    built: programs.Programs,
+    policy: Any,
+    mesh: Mesh | AbstractMesh | None,
+    *,
+    platform: str,
+) -> sampler.Arguments:
+    """What the engine of a run decodes with; see `engines.make_engine`."""
+    rollout = config.rollout
+    shards = None if mesh is None else sharding.row_shards(mesh)
+    # With an environment a later turn goes on from all that was said before it.
+    longest = rollout.max_prompt_length + (rollout.max_completion_length if rollout.environment else 0)
+    return sampler.decode_arguments(
+        built.policy.config,
+        policy,
+        sizes=Sizes(
+            longest,
+            rollout.slots + -rollout.slots % (shards or 1),
+            CHUNK,
+            fixed=False,
+            positions_first=platform == "tpu",
+            shards=shards,
+        ),
+        sampling=Sampling(
+            temperature=rollout.temperature,
+            top_k=rollout.top_k,
+            top_p=rollout.top_p,
+            max_tokens=rollout.max_completion_length,
+            group_size=rollout.group_size,
+        ),
+        prompts=rollout.batch_size,
+        mesh=mesh,
+    )
+
+
+def _apart(state: Any) -> dict[str, Any]:
+    return {"cache": state.cache, "slots": replace(state, cache=None)}
+
+
+def _not_shared(policy: Any, weights: Any) -> list[Any]:
+    """The policy's arrays that the sampler does not use as they are: it has them in another dtype or place."""
+
+    def kind(x: jax.ShapeDtypeStruct):
+        return x.dtype, x.sharding.shard_shape(x.shape) if x.sharding else x.shape
+
+    pairs = zip(jax.tree.leaves(policy), jax.tree.leaves(weights), strict=True)
+    return [own for own, sampled in pairs if kind(own) != kind(sampled)]
 
 
 def _state(config: Config, built: programs.Programs, mesh: Mesh | AbstractMesh) -> TrainState:
@@ -179,7 +229,7 @@ def bytes_per_device(tree: Any) -> int:
     """What one device holds of the arrays of `tree`."""
 
     def size(x: jax.ShapeDtypeStruct) -> int:
-        shard = x.sharding.shard_shape(x.shape)
+        shard = x.sharding.shard_shape(x.shape) if x.sharding else x.shape  # of one device
         itemsize = 8 if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x.dtype.itemsize
         count = 1
         for dim in shard:
