@@ -38,6 +38,6 @@ config = Config(
     rollout=RolloutConfig(batch_size=16, group_size=8, max_prompt_length=1024, max_completion_length=3072),
     loss=LossConfig(aggregation="token", clip_high=0.28),
     optimizer=OptimizerConfig(learning_rate=1e-6, warmup_steps=10),
-    update=UpdateConfig(micro_batch=8),
+    update=UpdateConfig(micro_batch=8, layout="plain"),
     mesh=MeshConfig(data=1, fsdp=8),
 )

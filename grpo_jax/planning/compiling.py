@@ -77,8 +77,9 @@ def compile_program(
     if status is None:
         return Compilation(**base, timed_out=True, error=f"not done after {time_limit:.0f} s")
     if not answer:
-        last = text.strip().splitlines()[-1:] or ["it said nothing"]
-        return Compilation(**base, error=f"the compiler's process ended with status {status}: {last[0]}")
+        return Compilation(
+            **base, error=f"the compiler's process ended with status {status}: {last_words(text)}"
+        )
     return read_answer(answer, text, base)
 
 
@@ -96,6 +97,12 @@ def read_answer(answer: Mapping[str, Any], log: str, base: Mapping[str, Any]) ->
         peak_rss=answer.get("peak_rss_bytes"),
         versions=answer.get("versions", {}),
     )
+
+
+def last_words(log: str) -> str:
+    """Why a process died: the check that failed, if it says so before its stack trace, else its last line."""
+    lines = log.strip().splitlines() or ["it said nothing"]
+    return next((line for line in lines if "Check failed" in line), lines[-1])
 
 
 def total_of(log: str) -> int | None:

@@ -38,7 +38,9 @@ class ProgramPlan:
 
     @property
     def dominant(self) -> Item:
-        """What takes most of the memory, as far as closed form knows."""
+        """What takes most of the memory, as far as closed form knows: of the temporaries, where these alone are too much."""
+        if self.temporaries and verdict.TEMPORARIES in self.verdict.reason:
+            return sizes.largest(self.temporaries)
         return sizes.largest([*self.arguments, *self.beside, *self.temporaries])
 
 
@@ -90,6 +92,10 @@ def make_plan(
     Raises:
         ValueError: the config is wrong for the target; the message names the field.
     """
+    if config.update.micro_batch == experiment.AUTO:
+        raise ValueError(
+            "update.micro_batch: got 'auto', expected a number: a plan is for one (--search compares)"
+        )
     architecture = architecture_for(config)
     experiment.validate(config, devices=target.devices, architecture=architecture)
     mesh = abstract_mesh(config, devices=target.devices - config.rollout.devices)

@@ -1,7 +1,7 @@
 """A plan as text for people and as JSON for programs."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,7 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from grpo_jax.planning.plan import Plan, ProgramPlan
+from grpo_jax.planning.search import Setting
 from grpo_jax.planning.sizes import gib
+from grpo_jax.planning.targets import Target
 
 STYLES = {"fits": "green", "does not fit": "red", "unknown": "yellow"}
 
@@ -136,3 +138,32 @@ def _program(program: ProgramPlan) -> dict[str, Any]:
         "roofline": program.roofline._asdict() if program.roofline else None,
         "compilation": asdict(program.compilation) if program.compilation else None,
     }
+
+
+def show_search(found: Sequence[tuple[Setting, Plan]], target: Target, console: Console) -> None:
+    """The settings that were compiled, the best first."""
+    table = Table("verdict", "step at least", "MFU at most", "needed", "setting", box=None, pad_edge=False)
+    for setting, plan in found:
+        program = plan.programs[0]
+        line, needed = program.roofline, program.verdict.needed
+        table.add_row(
+            f"[{STYLES[plan.answer]}]{plan.answer}[/]",
+            f"{line.seconds:.3g} s" if line else "",
+            f"{line.mfu:.0%}" if line else "",
+            gib(needed) if needed is not None else "",
+            setting.flags,
+        )
+    console.print(table, highlight=False)
+    if not found:
+        console.print(
+            f"no mesh of {target.name} holds the state of this config: more chips, or train adapters alone"
+        )
+    elif found[0][1].answer == "fits":
+        console.print(f"[bold]best: {found[0][0].flags}[/]; plan it whole without --search", highlight=False)
+    else:
+        console.print("[bold]none of these is known to fit[/]: --compilations tries more", highlight=False)
+
+
+def search_as_json(found: Sequence[tuple[Setting, Plan]]) -> str:
+    """The settings that were compiled, the best first, as JSON."""
+    return json.dumps([{"flags": setting.flags, **as_dict(plan)} for setting, plan in found], indent=2)

@@ -13,6 +13,7 @@ from grpo_jax.training.fitting import UNLOGGED
 
 Answer = Literal["fits", "does not fit", "unknown"]
 
+TEMPORARIES = "temporaries alone"
 QUICK_SHARE = 0.80
 """Of the capacity that the quick level may fill: at full optimisation programs took 8 and 15 % more."""
 GPU_SHARE = 0.75
@@ -84,7 +85,7 @@ def _exhausted(error: str) -> tuple[int | None, str]:
     """Bytes that the compiler asked for when it gave up, and what for: the words are libtpu's."""
     number = r"([\d.]+)([KMGT])"
     if found := re.search(rf"total memory required for HLO temporaries \({number}\)", error):
-        return round(float(found[1]) * UNITS[found[2]]), "temporaries alone"
+        return round(float(found[1]) * UNITS[found[2]]), TEMPORARIES
     if found := re.search(rf"Used {number} of {number} hbm", error):
         return round(float(found[1]) * UNITS[found[2]]), "the whole program"
     return None, ""

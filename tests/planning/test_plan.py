@@ -39,7 +39,7 @@ def small(tmp_path):
         tmp_path / "run",
         model=replace(MODEL, num_layers=2, vocab_size=64, width=32, dtype="bfloat16", remat="full"),
         mesh=MeshConfig(data=1, fsdp=4, tensor=2),
-        update=UpdateConfig(micro_batch=4),
+        update=UpdateConfig(micro_batch=4, layout="plain"),
     )
 
 
@@ -51,7 +51,7 @@ def seven_billion(tmp_path, **mesh):
         rollout=RolloutConfig(
             batch_size=16, group_size=8, max_prompt_length=1024, max_completion_length=3072
         ),
-        update=UpdateConfig(micro_batch=16),
+        update=UpdateConfig(micro_batch=16, layout="plain"),
         optimizer=OptimizerConfig(),
         mesh=MeshConfig(**mesh),
     )
@@ -123,6 +123,24 @@ def test_one_unknown_program_makes_the_plan_unknown(small):
 def test_a_config_that_is_wrong_for_the_slice(small):
     with pytest.raises(ValueError, match=r"mesh\.fsdp"):
         make_plan(small, target_of("v5p:2x2x1"), compile_with=Pretended(**FINE))
+
+
+def test_an_automatic_micro_batch_is_no_plan(small):
+    small = replace(small, update=replace(small.update, micro_batch=experiment.AUTO))
+    with pytest.raises(ValueError, match=r"update\.micro_batch.*--search"):
+        make_plan(small, target_of("v5p:2x2x2"), compile_with=Pretended(**FINE))
+
+
+def test_temporaries_that_are_too_large_are_named(small):
+    error = (
+        "JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+        "temporaries (183.10G) exceeds available HBM (95.74G)."
+    )
+    plan = make_plan(small, target_of("v5p:2x2x2"), names=("update",), compile_with=Pretended(error=error))
+    (program,) = plan.programs
+    assert plan.answer == "does not fit"
+    assert program.dominant in program.temporaries
+    assert program.dominant == max(program.temporaries, key=lambda item: item.bytes)
 
 
 def test_a_compiler_that_takes_too_long(small):
