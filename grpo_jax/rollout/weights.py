@@ -76,7 +76,7 @@ def shardings(params: nnx.State, config: ModelConfig, mesh: Mesh) -> nnx.State:
         whole = parameter_sharding(".".join(map(str, path)), leaf.shape, mesh=mesh, config=config)
         columns = PartitionSpec(None, None, *whole.spec[2:3])
         return jax.tree.map(
-            lambda x: whole if x.shape == leaf.shape else NamedSharding(mesh, columns), leaf[...]
+            lambda x: whole if x.shape == leaf.shape else NamedSharding(mesh, columns), leaf.get_raw_value()
         )
 
     return nnx.from_flat_state(

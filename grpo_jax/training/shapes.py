@@ -150,6 +150,7 @@ def _decode(
         ),
         prompts=rollout.batch_size,
         mesh=mesh,
+        quantize=rollout.quantize,
     )
 
 
@@ -163,8 +164,10 @@ def _not_shared(policy: Any, weights: Any) -> list[Any]:
     def kind(x: jax.ShapeDtypeStruct):
         return x.dtype, x.sharding.shard_shape(x.shape) if x.sharding else x.shape
 
-    pairs = zip(jax.tree.leaves(policy), jax.tree.leaves(weights), strict=True)
-    return [own for own, sampled in pairs if kind(own) != kind(sampled)]
+    own, sampled = jax.tree.leaves(policy), jax.tree.leaves(weights)
+    if len(own) != len(sampled):  # matrices in int8 come with their scales
+        return own
+    return [x for x, other in zip(own, sampled, strict=True) if kind(x) != kind(other)]
 
 
 def _state(config: Config, built: programs.Programs, mesh: Mesh | AbstractMesh) -> TrainState:
