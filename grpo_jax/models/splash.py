@@ -63,7 +63,7 @@ def group(prompt_lengths: Int[Array, "B"], P: int, G: int, T: int, *, interpret:
 
         query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
         run = partial(_run, P=P, T=T, interpret=interpret)
-        out = _on_every_device(run, *map(heads_first, (query, key, value)), segments)
+        out = _on_every_device(run, *map(heads_first, (query, key, value)), segments, interpret=interpret)
         return jnp.swapaxes(out[:, :, :length], 1, 2), cache
 
     return attend
@@ -91,18 +91,21 @@ def _run(
     return jax.vmap(kernel)(query, key, value, kernels.SegmentIds(segments, segments)).astype(query.dtype)
 
 
-def _on_every_device(run, query, key, value, segments):
+def _on_every_device(run, query, key, value, segments, *, interpret: bool):
     """`run` on each device's own rows and heads: the partitioner cannot split a kernel's call.
 
     JAX cannot differentiate a shard_map inside another, so there the gradient is a shard_map of its own, which runs the
     kernel's forward pass again.
     """
-    by_head = axes.split_of(("rows", "key_heads"), key.shape[:2])
-    if not any(by_head):
+    mesh = jax.sharding.get_abstract_mesh()
+    # A kernel wants every axis manual, also those that split nothing. Interpreted it does not, and on a CPU a manual axis
+    # of size 1 aborts.
+    names = {name for name in mesh.auto_axes if mesh.shape[name] > 1 or not interpret}
+    if mesh.size == 1 or not names:
         return run(query, key, value, segments)
+    by_head = axes.split_of(("rows", "key_heads"), key.shape[:2])
     by_row = jax.sharding.PartitionSpec(*by_head[:1])
     inputs = (by_head, by_head, by_head, by_row)
-    names = {name for part in by_head if part for name in (part if isinstance(part, tuple) else (part,))}
     mapped = partial(jax.shard_map, axis_names=names, check_vma=False)
 
     def gradient(query, key, value, segments, cotangent):
