@@ -70,6 +70,19 @@ FLAGS = {
     "copies that do not fit": (["--mesh.data", "5", "--mesh.fsdp", "2"], ["mesh.data", "got 5", "at most 4"]),
     "mini-batch that does not divide": (["--update.mini_batch", "3"], ["update.mini_batch", "got 3"]),
     "more devices than there are": (["--mesh.data", "64"], ["mesh.data", "64"]),
+    "no round": (["--rollout.max_rounds", "0"], ["rollout.max_rounds", "got 0", "a positive number"]),
+    "lag on a mesh": (
+        ["--mesh.data", "2", "--rollout.lag", "1"],
+        ["rollout.lag", "got 1", "0 on a mesh of 2 devices without rollout.devices"],
+    ),
+    "no device left to train on": (
+        ["--rollout.devices", "8"],
+        ["rollout.devices", "got 8", "fewer than the 8 devices there are"],
+    ),
+    "sampling devices that do not divide": (
+        ["--rollout.devices", "4", "--rollout.tensor", "3"],
+        ["rollout.tensor", "got 3", "a divisor of rollout.devices = 4"],
+    ),
     "truncated sampling": (["--rollout.top_p", "0.9"], ["rollout.top_k/top_p", "allow_truncated_sampling"]),
     "negative micro-batch": (["--update.micro_batch", "-4"], ["update.micro_batch", "got -4"]),
     "negative mini-batch": (["--update.mini_batch", "-2"], ["update.mini_batch", "got -2"]),

@@ -30,6 +30,26 @@ class Agreement:
         )
 
 
+def truncation(config: Config) -> str | None:
+    """What a run that trains on truncated samples should know: which correction applies. None where nothing is cut off."""
+    rollout, correction = config.rollout, config.loss.sampler_correction
+    if not rollout.top_k and rollout.top_p == 1:
+        return None
+    text = (
+        f"rollouts are drawn from a truncated distribution (top_k {rollout.top_k}, top_p {rollout.top_p:g}), which the"
+        " trainer's is not: a kept token is drawn more often than the policy would, by 1 / the mass that was kept. "
+    )
+    if correction is None:
+        return text + "loss.sampler_correction (truncate, per token) corrects for that; none is set."
+    if correction.kind == "truncate":
+        what = f"weighs each {correction.level} by policy / sampler, at most {correction.high:g}"
+    else:
+        what = (
+            f"only leaves out each {correction.level} outside {correction.low:g} to {correction.high:g} of it"
+        )
+    return text + f"loss.sampler_correction {what}."
+
+
 def likely_causes(config: Config) -> list[str]:
     """What in this config can make sampler and trainer disagree, and what can in any."""
     causes = []

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from grpo_jax.environments import conversations
 from grpo_jax.training import batches, hosts, sharding
-from grpo_jax.training.agreement import Agreement
+from grpo_jax.training.agreement import Agreement, truncation
 from grpo_jax.training.collect import begin, collect, next_examples
 from grpo_jax.training.held_out import evaluate
 from grpo_jax.training.journal import Journal, open_journal
@@ -113,6 +113,8 @@ def improve(run: Run, state: TrainState, journal: Journal, stopping: Callable[[]
     total = run.config.train.steps
     with journal.stage(POLICY, total=total, start=int(state.step)) as log:
         saved, agreement = int(state.step), Agreement(run.config)
+        if warning := truncation(run.config):
+            journal.note(warning)
         while state.step < total and not stopping():
             state, metrics = policy_step(run, state, journal)
             step = int(state.step)

@@ -49,7 +49,7 @@ def clear(alone):
 
 @pytest.mark.parametrize(
     ("shape", "settings"),
-    [((8, 1, 1), {}), ((2, 2, 2), {}), ((1, 1, 4), {}), ((2, 1, 2), {"positions_first": True})],
+    [((8, 1, 1), {}), ((2, 2, 2), {}), ((2, 1, 2), {"positions_first": True})],
     ids=str,
 )
 def test_another_number_of_devices_changes_no_clear_completion(alone, clear, shape, settings):

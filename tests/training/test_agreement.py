@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from grpo_jax.config import Config, PretrainedModel, RolloutConfig, SamplerCorrectionConfig
-from grpo_jax.training.agreement import QUIET_STEPS, Agreement, likely_causes
+from grpo_jax.training.agreement import QUIET_STEPS, Agreement, likely_causes, truncation
 
 
 def config(**rollout):
@@ -37,3 +37,16 @@ def test_causes_are_those_of_the_config():
     corrected = replace(Config(), loss=replace(Config().loss, sampler_correction=SamplerCorrectionConfig()))
     assert any("sampler_correction" in c for c in likely_causes(Config()))
     assert not any("sampler_correction" in c for c in likely_causes(corrected))
+
+
+def test_training_on_truncated_samples_says_which_correction_applies():
+    cut = config(top_k=20, top_p=0.9, allow_truncated_sampling=True)
+    assert truncation(config()) is None
+    assert "top_k 20, top_p 0.9" in truncation(cut)
+    assert "loss.sampler_correction (truncate, per token) corrects for that; none is set" in truncation(cut)
+    for correction, words in (
+        (SamplerCorrectionConfig(), "weighs each token by policy / sampler, at most 2."),
+        (SamplerCorrectionConfig("band", "sequence"), "leaves out each sequence outside 0.5 to 2 of it."),
+    ):
+        corrected = replace(cut, loss=replace(cut.loss, sampler_correction=correction))
+        assert words in truncation(corrected) and "none is set" not in truncation(corrected)
