@@ -40,7 +40,7 @@ def native(folder: Path, batch, *, layout: str, head_memory_mib: int = 512) -> S
 
     from grpo_jax.losses import recipes
     from grpo_jax.models import loading, names
-    from grpo_jax.training import layouts, log_probs, sharding
+    from grpo_jax.training import log_probs, sharding
     from grpo_jax.training.update import make_update
     from grpo_jax.types import Batch, TrainState
 
@@ -67,7 +67,7 @@ def native(folder: Path, batch, *, layout: str, head_memory_mib: int = 512) -> S
                 graphdef,
                 temperature=1.0,
                 head_chunk=log_probs.head_chunk_within(head_memory_mib, vocab_size=config.vocab_size),
-                layout=layouts.choose(layout, rows=N, group_size=G),
+                layout=layout,
                 group_size=G,
                 number_of_sizes=1,
             ),
