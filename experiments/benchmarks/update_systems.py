@@ -88,7 +88,7 @@ def native(folder: Path, batch, *, layout: str, head_memory_mib: int = 512) -> S
             cursor=jnp.copy(zero),
             skipped=jnp.copy(zero),
         )
-        return update, state
+        return update, sharding.replicate(state, mesh)  # as in training: or the second step compiles anew
 
     def gradients():
         # An optimizer that changes nothing and remembers the gradient.
