@@ -67,7 +67,7 @@ def native(folder: Path, batch, *, layout: str, head_memory_mib: int = 512) -> S
                 graphdef,
                 temperature=1.0,
                 head_chunk=log_probs.head_chunk_within(head_memory_mib, vocab_size=config.vocab_size),
-                layout=layouts.choose(layout, rows=N, group_size=G),
+                layout=layouts.choose(layout, rows=N, group_size=G, mesh=mesh),
                 group_size=G,
                 number_of_sizes=1,
             ),
