@@ -33,6 +33,7 @@ class Programs:
     head_chunk: int
     """Tokens of a data shard whose logits exist at one time."""
     layout: layouts.Name
+    attention: layouts.Attention
     update: Step
     log_prob_pass: Callable
 
@@ -75,6 +76,7 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
         micro_batches=micro_batches,
         head_chunk=head_chunk,
         layout=layout,
+        attention=attend_by,
         update=make_update(
             log_probs=log_probs,
             objective=objective,
