@@ -54,7 +54,8 @@ class NativeEngine:
 
     With `fixed_shapes` there is one size of everything: a completion is then bitwise the same whatever its
     slot, its neighbours and the rest of the call. Otherwise its tokens are the same unless a draw lies within
-    rounding (1e-4 of probability) of a boundary.
+    rounding of a boundary: 1e-4 of probability in float32, about 1e-2 in bfloat16, where a long
+    completion meets such a draw sooner or later.
     """
 
     def __init__(
