@@ -133,13 +133,16 @@ def useful_work(config: Config, shapes: Shapes, *, groups: int) -> flops.Forward
 
 
 def executed_work(config: Config, shapes: Shapes, *, rows: int) -> flops.Forward:
-    """The forward pass of one device's micro-batch as einsum attention computes it: masked scores too."""
+    """The forward pass of one device's micro-batch; einsum attention computes masked scores too, kernels skip them."""
     rollout = config.rollout
     P, T, G = rollout.max_prompt_length, rollout.max_completion_length, rollout.group_size
     if shapes.built.layout != "group":
         tokens, pairs = rows * (P + T), rows * (P + T) ** 2
     else:
         tokens, pairs = rows // G * (P + G * T), rows // G * (P**2 + G * T * (P + T))
+    if shapes.attention != "einsum":
+        one = flops.causal_pairs(P) + G * (P * T + flops.causal_pairs(T))
+        pairs = rows * flops.causal_pairs(P + T) if shapes.built.layout != "group" else rows // G * one
     return flops.forward(shapes.architecture, tokens=tokens, pairs=pairs, head_tokens=rows * T)
 
 

@@ -68,6 +68,7 @@ def temporaries(config: Config, shapes: Shapes, mesh: Mesh | AbstractMesh) -> li
     tokens = rows * (P + T) if plain else rows // G * (P + G * T)
     stored = shapes.built.attention == "einsum"  # kernels keep scores to themselves
     scores = rows * model.num_heads // tensor * (P + T) * ((P + T) if plain else T) if stored else 0
+    scores = scores if shapes.attention == "einsum" else 0  # kernels keep them on the chip
     gathered = sum(i * o for i, o in flops.projection_shapes(model).values()) * width // tensor
     if mesh.shape[sharding.FSDP] > 1:
         gathered += model.width * model.vocab_size * 4 // tensor  # the head is applied in float32

@@ -24,7 +24,7 @@ from grpo_jax.rollout import shapes as sampler
 from grpo_jax.rollout.buckets import Sizes
 from grpo_jax.rollout.engine import CHUNK
 from grpo_jax.rollout.settings import Sampling
-from grpo_jax.training import programs, sharding
+from grpo_jax.training import layouts, programs, sharding
 from grpo_jax.types import Batch, TrainState
 
 NAMES = ("update", "log_probs", "decode")
@@ -49,6 +49,8 @@ class Shapes(NamedTuple):
     built: programs.Programs
     head_tokens: int
     """Tokens per device whose logits exist at one time."""
+    attention: str
+    """How attention is computed on the platform: einsum, cudnn or splash."""
 
 
 def abstract_mesh(config: Config, *, devices: int) -> AbstractMesh:
@@ -69,7 +71,10 @@ def shapes_of(
         mesh: of the trainer.
         platform: tpu, cuda or cpu, which the sampler's cache depends on.
     """
+    asked = config.update.attention
     config = replace(config, update=replace(config.update, sizes=1))
+    if isinstance(mesh, AbstractMesh):  # it has no devices to choose a kernel for, and no shape depends on it
+        config = replace(config, update=replace(config.update, attention="auto"))
     built = programs.build(config, architecture, mesh=mesh)
     state = _state(config, built, mesh)
     batch = _batch(config, built, mesh)
@@ -102,7 +107,11 @@ def shapes_of(
             sampling,
             {"parameters": _not_shared(policy, decode.params), **moments, **waiting, **ahead},
         )
-    return Shapes(architecture, found, state, built, built.head_chunk // mesh.shape[sharding.FSDP])
+    attention = layouts.choose_attention(
+        asked, layout=built.layout, platform=platform, model=built.policy.config
+    )
+    head_tokens = built.head_chunk // mesh.shape[sharding.FSDP]
+    return Shapes(architecture, found, state, built, head_tokens, attention)
 
 
 def sampling_mesh(config: Config, mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh | None:

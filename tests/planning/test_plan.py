@@ -187,13 +187,29 @@ def test_on_a_tpu_slice(small):
     assert not any(item["at_least"] for item in program.compilation.collectives)
 
 
-def test_a_missing_compiler_is_one_line(small, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "topology, message",
+    [
+        ("v5p:2x2x2", 'planning for TPUs needs their compiler: pip install "grpo_jax[plan]"'),
+        ("h100:8", 'planning for GPUs needs their compiler: pip install "grpo_jax[cuda]"'),
+    ],
+)
+def test_a_missing_compiler_is_one_line(topology, message, small, tmp_path, monkeypatch, capsys):
     path = tmp_path / "config.py"
     path.write_text(experiment.to_source(small))
     monkeypatch.setattr(devices.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit) as exit_:
-        cli.main(["plan", "--topology", "v5p:2x2x2", "--config", str(path)])
+        cli.main(["plan", "--topology", topology, "--config", str(path)])
     assert exit_.value.code == 2
-    assert capsys.readouterr().err == (
-        'grpo-jax: error: planning for TPUs needs their compiler: pip install "grpo_jax[plan]"\n'
-    )
+    assert capsys.readouterr().err == f"grpo-jax: error: {message}\n"
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda12_plugin") is None, reason="the extra `cuda` is not installed"
+)
+def test_on_gpus(small):
+    """Without a card; the compiler accepts any size, so the verdict is the plan's own."""
+    small = replace(small, mesh=MeshConfig(data=1, fsdp=4))
+    (program,) = make_plan(small, target_of("h100:4"), names=("log_probs",)).programs
+    assert program.verdict.answer == "fits", program.compilation.error
+    assert program.verdict.available == pytest.approx(0.75 * 79.1 * GIB, rel=1e-3)
