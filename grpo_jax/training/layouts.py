@@ -147,8 +147,12 @@ def choose(name: Name, *, rows: int, group_size: int, mesh: Mesh) -> Name:
     return "packed" if mesh.size == mesh.shape[DATA] else "plain"
 
 
-def choose_attention(name: Attention, *, layout: Name, platform: str, model: ModelConfig) -> Attention:
-    """How attention is computed on devices of `platform`. auto is the kernel for this layout if there is one, else einsum.
+def choose_attention(
+    name: Attention, *, layout: Name, platform: str, model: ModelConfig, tensor: int = 1
+) -> Attention:
+    """How attention is computed on devices of `platform`, `tensor` of which split the heads.
+
+    auto is the kernel for this layout if there is one, else einsum.
 
     Raises:
         ValueError: a kernel is asked for that is not for this layout, platform or model.
@@ -163,6 +167,8 @@ def choose_attention(name: Attention, *, layout: Name, platform: str, model: Mod
             ("on an NVIDIA GPU", platform in ("gpu", "cuda")),
             ("with update.layout plain or packed", layout != "group"),
             ("with model.dtype bfloat16", model.dtype == "bfloat16"),
+            # Else the partitioner would split the query's heads and not the key's, which the kernel refuses.
+            ("with a mesh.tensor that divides model.num_kv_heads", model.num_kv_heads % tensor == 0),
         ],
     }
     missing = {kernel: [what for what, holds in needs if not holds] for kernel, needs in hinders.items()}

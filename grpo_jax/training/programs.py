@@ -56,7 +56,11 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
     rows = experiment.rows_per_device(config, shards=sharding.row_shards(mesh))
     layout = layouts.choose(update.layout, rows=rows, group_size=rollout.group_size, mesh=mesh)
     attend_by = layouts.choose_attention(
-        update.attention, layout=layout, platform=sharding.platform(mesh), model=policy.config
+        update.attention,
+        layout=layout,
+        platform=sharding.platform(mesh),
+        model=policy.config,
+        tensor=mesh.shape[sharding.TENSOR],
     )
     kernels = attend_by != "einsum"
     log_probs = make_sized_log_probs(

@@ -231,14 +231,16 @@ def test_auto_takes_groups_where_they_are_whole():
 
 
 def test_a_kernel_is_taken_where_it_can_be_and_refused_elsewhere_by_name():
-    def chosen(name, layout, platform, **changes):
+    def chosen(name, layout, platform, tensor=1, **changes):
         model = replace(MODEL, layer_windows=(), dtype="bfloat16", **changes)
-        return layouts.choose_attention(name, layout=layout, platform=platform, model=model)
+        return layouts.choose_attention(name, layout=layout, platform=platform, model=model, tensor=tensor)
 
     assert chosen("auto", "group", "tpu") == "splash"
     assert chosen("auto", "packed", "gpu") == "cudnn"
     assert chosen("auto", "group", "gpu") == chosen("auto", "plain", "tpu") == "einsum"
     assert chosen("einsum", "group", "tpu") == "einsum"
+    assert chosen("auto", "plain", "gpu", tensor=2, num_heads=4, num_kv_heads=2) == "cudnn"
+    assert chosen("auto", "plain", "gpu", tensor=2, num_heads=4, num_kv_heads=1) == "einsum"
     with pytest.raises(
         ValueError, match=r"update.attention: got 'splash', which works on TPU; expected auto"
     ):
