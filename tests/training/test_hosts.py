@@ -65,7 +65,7 @@ def config_of(folder: Path):
         optimizer=OptimizerConfig(learning_rate=1e-2, eps=1e-3),  # Adam divides noise by noise otherwise
         warm_start=replace(base.warm_start, steps=0),
         train=TrainConfig(steps=2),
-        evaluation=EvaluationConfig(every=2, problems=3, samples=1),
+        evaluation=EvaluationConfig(every=2, problems=3, samples=4),  # sampled by the same programs
         mesh=MeshConfig(),
     )
 
