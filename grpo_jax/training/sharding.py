@@ -190,9 +190,9 @@ def psum(tree: Any, mesh: Mesh) -> Any:
     return tree if axis_name(mesh) is None else jax.lax.psum(tree, DATA)
 
 
-def zeros_like(tree: Any) -> Any:
-    """Zeros shaped, typed and varying like `tree`."""
-    return jax.tree.map(jnp.zeros_like, tree)
+def accumulators(tree: Any) -> Any:
+    """Zeros shaped and varying like `tree`, in float32 at least: small gradients would be lost in a bfloat16 sum."""
+    return jax.tree.map(lambda x: jnp.zeros_like(x).astype(jnp.promote_types(x.dtype, jnp.float32)), tree)
 
 
 Specs = tuple[PartitionSpec, ...]

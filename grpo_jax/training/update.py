@@ -219,10 +219,11 @@ def make_gradient(
         order = sizes.in_order(log_probs, batch, micro_batches=micro_batches)
         split = _split(_taken((batch, constants), order), micro_batches)
         split = split, sizes.choose(log_probs, split[0], sharding.axis_name(mesh))
-        gradients, (values, totals) = jax.lax.scan(accumulate, sharding.zeros_like(local), split)
+        gradients, (values, totals) = jax.lax.scan(accumulate, sharding.accumulators(local), split)
         totals = totals.collapse()
         # The only reduction of gradients in the step; a psum inside the differentiated function would sit in every layer.
         gradients, value = sharding.psum((gradients, values.sum()), mesh)
+        gradients = jax.tree.map(lambda sum, param: sum.astype(param.dtype), gradients, params)
         return gradients, value, totals.psum(sharding.axis_name(mesh)), metrics
 
     inputs = (PartitionSpec(), PartitionSpec(), PartitionSpec(sharding.DATA))

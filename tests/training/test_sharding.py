@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from flax import nnx
@@ -35,3 +36,12 @@ def test_every_projection_and_its_moments_are_split():
     kernels = {sharding.dotted(path): s for path, s in leaves if "kernel" in jax.tree_util.keystr(path)}
     assert len(kernels) == 3 * 7
     assert [name for name, s in kernels.items() if "fsdp" not in str(s.spec)] == []
+
+
+def test_small_gradients_are_not_lost_in_a_bfloat16_sum():
+    small = {"kernel": jnp.full((2,), 1e-3, jnp.bfloat16)}
+    total = sharding.accumulators(small)
+    for _ in range(4096):
+        total = jax.tree.map(jnp.add, total, small)
+    np.testing.assert_allclose(total["kernel"], 4096 * float(small["kernel"][0]), rtol=1e-3)
+    assert sharding.accumulators({"x": jnp.zeros(2)})["x"].dtype == jnp.float32
