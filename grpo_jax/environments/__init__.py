@@ -1,7 +1,7 @@
 """What answers the policy in a conversation of several turns, and the conversation as tokens."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from grpo_jax.environments.calculator import Calculator
@@ -30,12 +30,25 @@ def build(name: str, options: Mapping[str, Any]) -> Environment | None:
         inspect.signature(make).bind(**options)
     except TypeError as error:
         raise ValueError(f"rollout.environment_options: {dict(options)} of {name!r}: {error}") from None
-    environment = make(**options)
+    try:
+        environment = make(**options)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"rollout.environment: {name!r} failed: {type(error).__name__}: {error}"
+        ) from error
     missing = [part for part in ("reset", "step", "stop_strings") if not hasattr(environment, part)]
-    if missing or isinstance(environment.stop_strings, str) or not all(environment.stop_strings):
+    if missing or not _texts(environment.stop_strings):
         raise ValueError(
             f"rollout.environment: {name!r} gives a {type(environment).__name__}, "
             f"expected reset, step and stop_strings (a sequence of texts)"
             + (f"; it has no {missing[0]}" if missing else "")
         )
     return environment
+
+
+def _texts(value: Any) -> bool:
+    """Whether this is a sequence of texts that are not empty."""
+    plain = isinstance(value, Collection) and not isinstance(value, str)
+    return plain and all(isinstance(text, str) and text for text in value)

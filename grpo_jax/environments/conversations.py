@@ -6,7 +6,8 @@ turns          who wrote what, from a completion's ids
 judged_ids     the part of a completion that is judged
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
@@ -27,18 +28,38 @@ def reply_with(
     states: dict[int, Any] = {}
 
     def reply(n: int, turn_ids: Sequence[int]) -> Sequence[int] | None:
-        if n not in states:
-            states[n] = environment.reset(problems[n])
-        states[n], answer = environment.step(states[n], tokenizer.decode(turn_ids))
+        text = tokenizer.decode(turn_ids)
+        with _blamed(environment, text):
+            if n not in states:
+                states[n] = environment.reset(problems[n])
+            step = environment.step(states[n], text)
+        if not isinstance(step, tuple) or len(step) != 2:
+            raise InputError(f"rollout.environment: step gave {step!r}, expected a Step(state, answer)")
+        states[n], answer = step
         if answer is None:
             return None
-        if not isinstance(answer, Message):
+        if not isinstance(answer, Message) or not isinstance(answer.content, str):
             raise InputError(
-                f"rollout.environment: step answered {answer!r}, expected a Message, or None at the end"
+                f"rollout.environment: step answered {answer!r}, expected a Message, whose content is text, or None at the end"
             )
-        return tokenizer.encode_reply(problems[n].prompt, turn_ids, answer)
+        with _blamed(environment, text):
+            return tokenizer.encode_reply(problems[n].prompt, turn_ids, answer)
 
     return reply
+
+
+@contextmanager
+def _blamed(environment: Environment, text: str) -> Iterator[None]:
+    """What goes wrong inside is the environment's mistake, on this turn."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"rollout.environment: {type(environment).__name__} failed after the turn {text!r}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def demonstration(
@@ -50,7 +71,16 @@ def demonstration(
         InputError: the environment ends the conversation before or goes on after the demonstrated turns, or they have
             more than `limit` tokens.
     """
-    texts = environment.demonstrate(problem)
+    try:
+        texts = environment.demonstrate(problem)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"rollout.environment: demonstrate failed: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(texts, Sequence) or isinstance(texts, str) or not texts or not all(isinstance(text, str) for text in texts):
+        raise InputError(f"rollout.environment: demonstrate gave {texts!r}, expected a sequence of texts, one a turn")
     reply, ids, sampled = reply_with(environment, [problem], tokenizer), [], []
     for number, text in enumerate(texts, start=1):
         stopped = any(text.endswith(stop) for stop in environment.stop_strings)

@@ -123,7 +123,11 @@ def open_ledger(job: Job, subject: Subject, folder: Path) -> Ledger:
         "chat": getattr(opened.tokenizer, "chat", False),
         "slots": job.slots,
         "prompts": job.digest,
-        "judge": [job.suite.judge.name, dict(job.suite.judge.options)],
+        "judge": [
+            job.suite.judge.name,
+            dict(job.suite.judge.options),
+            *([job.suite.judge.after] if job.suite.judge.after else []),
+        ],
         "votes": job.suite.vote is not None,
         "environment": job.suite.talk and job.suite.talk.described,
     }

@@ -145,6 +145,8 @@ def evaluate_model(
     for name, value, least in (("problems", problems, 0), ("slots", slots, 1)):
         if value < least:
             raise ValueError(f"{name}: got {value}, expected at least {least}")
+    if not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seed: got {seed}, expected a whole number of 64 bits")
     subject = open_subject(model, step=step, chat=chat, dtype=dtype)
     sampling = sampling_of(subject, samples=samples, temperature=temperature, top_p=top_p, top_k=top_k)
     config = subject.opened.config

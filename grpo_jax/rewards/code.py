@@ -20,7 +20,7 @@ from typing import Any
 
 from grpo_jax.rewards import code_worker, sandbox_probe
 from grpo_jax.rewards.code_worker import Cases, UnitTests
-from grpo_jax.rewards.pool import Limits, Pool
+from grpo_jax.rewards.pool import Limits, OutOfBounds, Pool
 from grpo_jax.rewards.sandbox import GuestLimits
 from grpo_jax.types import Problem
 
@@ -78,7 +78,8 @@ def code_all(
             jobs.append(error)
     unique = list(dict.fromkeys(job for job in jobs if isinstance(job, tuple)))
     results = dict(zip(unique, _workers().map(code_worker.share_passed, unique), strict=True))
-    return [results[job] if isinstance(job, tuple) else 0.0 if job is None else job for job in jobs]
+    values = [results[job] if isinstance(job, tuple) else 0.0 if job is None else job for job in jobs]
+    return [0.0 if isinstance(value, OutOfBounds) else value for value in values]
 
 
 def extract_program(completion: str, problem: Problem) -> str | None:

@@ -15,6 +15,7 @@ from grpo_jax.rewards.exact import number, same_number
 from grpo_jax.rewards.normalise import Answer, is_words, key
 
 MAX_PARTS = 100
+SENTENCE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{4,} +[A-Za-z]{4,}(?![A-Za-z])")
 INFINITE = (r"\infty", r"-\infty")
 VARIABLE = r"\\?[A-Za-z]+(?:_\w|_\{\w+\})?"
 ASSIGNMENT = re.compile(
@@ -221,4 +222,6 @@ def _same_leaf(gold: str, answer: str, leaf: Leaf) -> bool:
 
 def _plausible(text: str) -> bool:
     """Whether a text could be mathematics at all."""
+    if SENTENCE.search(text):
+        return False  # the parser would read its beginning: 5 point seven as 5
     return bool(re.fullmatch(r"[A-Za-z0-9\\{}()\[\]^_+\-*/.,=<>|!&' ]+", text)) and "__" not in text

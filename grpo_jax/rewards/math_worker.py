@@ -69,8 +69,8 @@ def same_expression(gold_text: str, answer_text: str) -> bool:
 
 
 def _letters(text: str) -> set[str]:
-    """The capital letters among variables, which the parser makes small."""
-    return set(re.findall(r"[A-Z]", re.sub(r"\\[A-Za-z]+", "", text)))
+    """What the parser does not see of variables: which are capitals, and primes: f' is not f."""
+    return {*re.findall(r"[A-Z]", re.sub(r"\\[A-Za-z]+", "", text)), *re.findall(r"\w'+", text)}
 
 
 def expression(text: str) -> Any:
@@ -147,14 +147,18 @@ def _variables(expr: Any) -> set[str]:
 
 
 def _points(names: set[str]) -> list[dict[str, Any]]:
-    """Fixed random rationals, half of them positive, so that roots and logarithms stay real there."""
+    """Fixed random rationals, half of them positive, so that roots and logarithms stay real there.
+
+    The last of each half are large, of either sign: |x - 10| is 10 - x near zero.
+    """
     import sympy
 
     draws = random.Random(0)
     points = []
     for i in range(POINTS):
         low = 1 if i < POINTS // 2 else -2000
-        points.append({name: sympy.Rational(draws.randint(low, 2000), 613) for name in sorted(names)})
+        span = {POINTS // 2 - 1: (30_000, 60_000), POINTS - 1: (-60_000, -30_000)}.get(i, (low, 2000))
+        points.append({name: sympy.Rational(draws.randint(*span), 613) for name in sorted(names)})
     return points
 
 

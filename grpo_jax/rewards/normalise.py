@@ -72,19 +72,27 @@ UNITS = {
 UNIT_OF = {spelling: unit for unit, spellings in UNITS.items() for spelling in spellings.split()}
 KNOWN = "|".join(f"{re.escape(spelling)}s?" for spelling in sorted(UNIT_OF, key=len, reverse=True))
 
+COUNTED = (
+    r"dozens?|score|gross|grand|lakhs?|crores?|googol|\w+illions?|half|halves|thirds?|quarters?|fourths?|fifths?|"
+    r"sixths?|sevenths?|eighths?|ninths?|tenths?|elevenths?|twelfths?|\w+teenths?|\w+tieths?|hundredths?|"
+    r"thousandths?|\w+illionths?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|twenty|"
+    r"thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand"
+)
+"""Words that make another number of the one before them: 5 tenths is not 5."""
 ARITHMETIC = (
-    "plus|minus|times|divided|over|choose|factorial|squared|cubed|dozen|half|halves|thirds?|quarters?|percent"
+    r"plus|minus|times|divided|over|choose|factorial|squared|cubed|percent|point|root|sqrt|into|remainder|doubled|"
+    rf"tripled|negative|than|below|versus|otherwise|unless|when|{COUNTED}"
 )
 
 # A unit is marked as text, or is a word that can be no product of variables.
 UNIT = re.compile(
     r"""^(?P<value> .* (?: [\d)}] | \\pi) ) \s*
-    (?: \\(?:text|mathrm|textrm|mbox|textbf) \s* \{ \s* (?P<marked> [A-Za-zµ/ .]+? ) \.? \s* \}
+    (?: \\(?:text|mathrm|textrm|mbox|textbf) \s* \{ \s* (?! [A-Za-z ]* \b (?:COUNTED) \b ) (?P<marked> [A-Za-zµ/ .]+? ) \.? \s* \}
       | (?P<plain> (?: (?:square|sq\.?|cubic)[ ] )? (?: KNOWN )
-                 | (?<=\s) (?! (?:ARITHMETIC) \b ) [A-Za-z]{4,} (?: [ ][A-Za-z]+ )* ) )
+                 | (?<=\s) (?! [A-Za-z ]* \b (?:ARITHMETIC) \b ) [A-Za-z]{4,} (?: [ ][A-Za-z]+ )* ) )
     \s* (?: \^ \s* \{? \s* (?P<power> [23] ) \s* \}? )? $""".replace("KNOWN", KNOWN).replace(
         "ARITHMETIC", ARITHMETIC
-    ),
+    ).replace("COUNTED", COUNTED),
     re.VERBOSE | re.IGNORECASE,
 )
 PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\s*\{\s*)?per\s?cent(?:age)?\s*\}?)$", re.IGNORECASE)

@@ -183,7 +183,7 @@ def _judge(
     """What a reward says of each completion, or the exception it raised."""
     function = reward.function
     if reward.after:
-        completions = [_following(completion, reward.after) for completion in completions]
+        completions = [following(completion, reward.after) for completion in completions]
     if isinstance(function, Batched):
         yield from _judge_batch(function, problems, completions)
         return
@@ -199,7 +199,8 @@ def _judge(
             yield error
 
 
-def _following(completion: str, mark: str) -> str:
+def following(completion: str, mark: str) -> str:
+    """What comes after the last mark; nothing where there is none."""
     _, found, rest = completion.rpartition(mark)
     return rest if found else ""
 

@@ -13,13 +13,21 @@ from grpo_jax.rewards.exact import number, too_large
 from grpo_jax.rewards.extraction import Mode, final_answer, marked_answer
 from grpo_jax.rewards.math import MAX_CHARACTERS
 from grpo_jax.rewards.normalise import key, normalise
+from grpo_jax.rewards.scoring import following
 
 Vote = Callable[[str], str | None]
 """completion -> its answer, or None if it has none. Equal texts are equal answers."""
 
 
 def voting(reward: RewardFunction) -> Vote | None:
-    """How completions vote under a judge; None if the judge extracts no answer."""
+    """How completions vote under a judge, who may see a part of them; None if the judge extracts no answer."""
+    vote = _voting(reward)
+    if vote is None or not reward.after:
+        return vote
+    return lambda completion: vote(following(completion, reward.after))
+
+
+def _voting(reward: RewardFunction) -> Vote | None:
     match reward.name:
         case "math":
             return partial(math_vote, mode=reward.options.get("mode", "lenient"))

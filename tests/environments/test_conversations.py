@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.environments import Step, conversations
+from grpo_jax.environments import build as build_environment
 from grpo_jax.environments.calculator import Calculator
 from grpo_jax.models.tokenizers import CharacterTokenizer, TransformersTokenizer
 from grpo_jax.types import InputError, Message, Problem
@@ -64,7 +65,7 @@ def test_an_answer_that_is_no_message_is_an_error():
         def step(self, state, text):
             return Step(state, "408")
 
-    with pytest.raises(InputError, match="step answered '408', expected a Message, or None at the end"):
+    with pytest.raises(InputError, match="step answered '408', expected a Message, whose content is text, or None at the end"):
         conversations.reply_with(Texting(), [PROBLEM], CHARACTERS)(0, [5])
 
 
@@ -110,3 +111,55 @@ def test_a_template_that_forgets_what_was_said_is_refused():
     forgetful = TransformersTokenizer(build(template="{{ messages[-1]['content'] }}<|im_end|>"), chat=True)
     with pytest.raises(ValueError, match="leaves out what was said before"):
         forgetful.encode_reply("hi", [9], Message("tool", "2"))
+
+
+def failing(step=None, reset=None, demonstrate=None):
+    class Mistaken(Interrupter):
+        def reset(self, problem):
+            return reset() if reset else None
+
+        def step(self, state, text):
+            return step()
+
+        def demonstrate(self, problem):
+            return demonstrate()
+
+    return Mistaken()
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (failing(step=lambda: 1 / 0), "failed after the turn 'a': ZeroDivisionError"),
+        (failing(reset=lambda: {}["x"]), "failed after the turn 'a': KeyError"),
+        (failing(step=lambda: None), r"step gave None, expected a Step"),
+        (failing(step=lambda: Step(0, "7")), "step answered '7', expected a Message, whose content is text"),
+        (failing(step=lambda: Step(0, Message("tool", 7))), "expected a Message, whose content is text"),
+    ],
+)
+def test_a_mistake_of_an_environment_s_is_named(environment, message):
+    reply = conversations.reply_with(environment, [PROBLEM], CHARACTERS)
+    with pytest.raises(InputError, match=message):
+        reply(0, CHARACTERS.encode_text("a"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [(lambda: None, "gave None"), (lambda: (), r"gave \(\)"), (lambda: "ab", "gave 'ab'"), (lambda: 1 / 0, "failed: Zero")],
+)
+def test_a_mistake_in_what_an_environment_demonstrates_is_named(given, message):
+    with pytest.raises(InputError, match=f"rollout.environment: demonstrate {message}"):
+        conversations.demonstration(failing(demonstrate=given), PROBLEM, CHARACTERS, limit=20)
+
+
+@pytest.mark.parametrize("stops", [None, 5, "=", ("",), (5,)])
+def test_stop_strings_are_texts(monkeypatch, stops):
+    monkeypatch.setattr(Interrupter, "stop_strings", stops)
+    with pytest.raises(ValueError, match="stop_strings \\(a sequence of texts\\)"):
+        build_environment(f"{__name__}:Interrupter", {})
+    with pytest.raises(ValueError, match="failed: ZeroDivisionError"):
+        build_environment(f"{__name__}:divide", {})
+
+
+def divide():
+    return 1 / 0

@@ -12,6 +12,7 @@ from grpo_jax.config import RewardFunction
 from grpo_jax.rewards import code, scoring
 from grpo_jax.rewards.code import code_all, extract_program, find_tests
 from grpo_jax.rewards.code_worker import Cases, UnitTests
+from grpo_jax.rewards.pool import Limits, Pool
 from grpo_jax.types import Problem
 from tests.shared import shared
 
@@ -106,6 +107,17 @@ def test_partial_credit_is_the_share_of_tests():
     half = [REVERSE, ADD, DOUBLE]
     programs = ["print(input())", "def add(a, b): return 2 * b if b else 0", "    return x * x"]
     assert code_all(half, programs, partial_credit=True) == pytest.approx([1 / 2, 2 / 3, 0])
+
+
+def test_a_program_that_outlasts_its_worker_is_wrong_and_ends_no_run(monkeypatch):
+    """Many cases that each sleep for as long as they may are longer than a worker has."""
+    code.start()
+    pool = Pool(limits=Limits(cpu_seconds=60, wall_seconds=3), workers=1)
+    monkeypatch.setattr(code, "_workers", lambda: pool)
+    try:
+        assert code_all([REVERSE], ["import time; time.sleep(60)"], partial_credit=True) == [0]
+    finally:
+        pool.close()
 
 
 def test_is_a_reward_whose_sandbox_is_tested_when_it_is_built(monkeypatch):

@@ -52,6 +52,8 @@ def same_text(gold, answer):
         ("Tuesday", "Monday", False),
         ("5 km", "5 miles", False),
         ("5 km", "5", True),
+        ("5", "5 months", True),
+        ("5", "5 remaining apples", True),
         (r"50\%", "0.5", True),
         ("0.5", r"50\%", True),
         (r"50\%", "5000", False),

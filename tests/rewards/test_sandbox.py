@@ -153,6 +153,49 @@ def test_a_program_cannot_forge_its_own_result(pool, launcher, program):
     assert pool.map(code_worker.run_tests, [(launcher, program, tests, LIMITS)]) == [[False, False]]
 
 
+TAKEOVER = """
+import fcntl, json, os, stat
+pipes = []
+for fd in range(3, 60):
+    try:
+        if stat.S_ISFIFO(os.fstat(fd).st_mode): pipes.append(fd)
+    except OSError: pass
+calls, replies = (next(fd for fd in pipes if fcntl.fcntl(fd, fcntl.F_GETFL) & 3 == mode) for mode in (0, 1))
+def say(value): os.write(replies, (json.dumps(value) + "\\n").encode())
+say([f"f.{name}" for name in ("__init__", "__eq__", "__sub__", "__abs__", "__lt__")])
+for line in os.fdopen(calls):
+    name = json.loads(line)[1][0][1]
+    say({"value": ["plain", None if name.endswith("__init__") else 0 if name[4] in "sa" else True]})
+"""
+"""Speaks to the tester in the solver's place: f is a class whose objects are equal to everything."""
+
+
+@pytest.mark.parametrize(
+    ("program", "test"),
+    [
+        (TAKEOVER, "assert f(1) == 2"),
+        (TAKEOVER, "assert abs(f(1) - 2) < 1e-6"),
+        ("def f(x): return 99\ndef abs(x): return 0", "assert abs(f(1) - 2) < 1e-6"),
+        ("def f(x): return 99\ndef set(x): return 0", "assert set(f(1)) == set([1, 2])"),
+        ("def f(x): return 99\nclass abs:\n    def of(self): pass", "assert abs(f(1) - 2) < 1e-6"),
+        ("def f(x): raise StopIteration", "assert all(map(f, [1, 2]))"),
+    ],
+    ids=["takes over", "takes over arithmetic", "abs", "set", "class", "StopIteration"],
+)
+def test_a_program_cannot_bend_what_its_tests_are_made_of(pool, launcher, program, test):
+    for entry_point in ("f", ""):
+        job = (launcher, program, UnitTests("", (test,), entry_point), LIMITS)
+        assert pool.map(code_worker.run_tests, [job]) == [[False]]
+
+
+def test_a_function_that_is_asked_for_may_have_a_builtin_s_name(pool, launcher):
+    """MBPP asks for a `sum` of common divisors."""
+    program = "def helper(x): return x\ndef sum(a, b): return helper(6)"
+    for entry_point in ("sum", ""):
+        job = (launcher, program, UnitTests("", ("assert sum(10, 15) == 6",), entry_point), LIMITS)
+        assert pool.map(code_worker.run_tests, [job]) == [[True]]
+
+
 def test_values_cross_between_program_and_tests(pool, launcher):
     program = """
 def same(x): return x

@@ -53,3 +53,8 @@ def test_plain_votes():
     assert number("5 or 1,080") == "1080" and text(" a b\n") == "a b"
     assert voting(RewardFunction("reasoning_gym"))("x <answer> red </answer>") == "red"
     assert voting(RewardFunction("code")) is None and voting(RewardFunction("tests.tiny:vowels")) is None
+
+
+def test_the_part_that_is_judged_is_the_part_that_votes():
+    vote = voting(RewardFunction("math", after="ANSWER"))
+    assert vote("perhaps 4 ANSWER 5") == "5" and vote("perhaps 4, cut off") is None
