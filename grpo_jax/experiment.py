@@ -264,6 +264,8 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         True,
         "False: with loss.kl_coef = 0 there is no reference",
     )
+    seed = config.run.seed
+    _require(-(2**63) <= seed < 2**63, "run.seed", seed, "a whole number of 64 bits")
     names = [reward.name for reward in config.reward.functions]
     _require(bool(names), "reward.functions", names, "at least one reward")
     success = config.evaluation.success

@@ -7,7 +7,13 @@ import numpy as np
 
 
 def run_key(seed: int) -> jax.Array:
-    """The key of a run; threefry on every backend, so that samples do not depend on the hardware's generator."""
+    """The key of a run; threefry on every backend, so that samples do not depend on the hardware's generator.
+
+    Raises:
+        ValueError: the seed is no whole number of 64 bits.
+    """
+    if not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seed: got {seed}, expected a whole number of 64 bits")
     return jax.random.key(seed, impl="threefry2x32")
 
 

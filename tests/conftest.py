@@ -17,8 +17,21 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import jax
+import pytest
 
 # [B, T] times [B] broadcasts silently when B == T; in tests it is an error.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "grpo_jax_test_cache"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+MOST_MAPPINGS = 20_000
+"""Every compiled program maps some memory, and Linux allows a process 65,530 mappings: then it crashes."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def room_for_programs():
+    """Lets go of compiled programs between modules, once there are many."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_text().splitlines()) > MOST_MAPPINGS:
+        jax.clear_caches()

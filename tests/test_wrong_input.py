@@ -95,6 +95,7 @@ FLAGS = {
     "clip of everything": (["--loss.clip_low", "1.5"], ["loss.clip_low", "got 1.5"]),
     "endless moment": (["--optimizer.b1", "1.0"], ["optimizer.b1", "got 1.0"]),
     "no window": (["--loss.history.window", "0"], ["loss.history.window", "got 0"]),
+    "seed of 20 digits": (["--run.seed", "9" * 20], ["run.seed", "64 bits"]),
     "unknown reward": (["--reward.functions.0.name", "exact"], ["reward.functions", "exact_match"]),
     "unknown success reward": (["--evaluation.success", "exact"], ["evaluation.success", "exact_match"]),
 }

@@ -35,9 +35,7 @@ def build(name: str, options: Mapping[str, Any]) -> Environment | None:
     except ValueError:
         raise
     except Exception as error:
-        raise ValueError(
-            f"rollout.environment: {name!r} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise ValueError(f"rollout.environment: {name!r} failed: {type(error).__name__}: {error}") from error
     missing = [part for part in ("reset", "step", "stop_strings") if not hasattr(environment, part)]
     if missing or not _texts(environment.stop_strings):
         raise ValueError(

@@ -40,7 +40,8 @@ def reply_with(
             return None
         if not isinstance(answer, Message) or not isinstance(answer.content, str):
             raise InputError(
-                f"rollout.environment: step answered {answer!r}, expected a Message, whose content is text, or None at the end"
+                f"rollout.environment: step answered {answer!r}, expected a Message, whose content is text, or None at "
+                "the end"
             )
         with _blamed(environment, text):
             return tokenizer.encode_reply(problems[n].prompt, turn_ids, answer)
@@ -79,8 +80,15 @@ def demonstration(
         raise InputError(
             f"rollout.environment: demonstrate failed: {type(error).__name__}: {error}"
         ) from error
-    if not isinstance(texts, Sequence) or isinstance(texts, str) or not texts or not all(isinstance(text, str) for text in texts):
-        raise InputError(f"rollout.environment: demonstrate gave {texts!r}, expected a sequence of texts, one a turn")
+    if (
+        not isinstance(texts, Sequence)
+        or isinstance(texts, str)
+        or not texts
+        or not all(isinstance(text, str) for text in texts)
+    ):
+        raise InputError(
+            f"rollout.environment: demonstrate gave {texts!r}, expected a sequence of texts, one a turn"
+        )
     reply, ids, sampled = reply_with(environment, [problem], tokenizer), [], []
     for number, text in enumerate(texts, start=1):
         stopped = any(text.endswith(stop) for stop in environment.stop_strings)

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from rich.console import Console
 
+from grpo_jax import keys
 from grpo_jax.evaluation import suites, tables
 from grpo_jax.evaluation.jobs import Job, make_jobs, open_ledger, sampling_of
 from grpo_jax.evaluation.judging import judge
@@ -145,8 +146,7 @@ def evaluate_model(
     for name, value, least in (("problems", problems, 0), ("slots", slots, 1)):
         if value < least:
             raise ValueError(f"{name}: got {value}, expected at least {least}")
-    if not -(2**63) <= seed < 2**63:
-        raise ValueError(f"seed: got {seed}, expected a whole number of 64 bits")
+    keys.run_key(seed)  # what is no seed is refused before anything is written
     subject = open_subject(model, step=step, chat=chat, dtype=dtype)
     sampling = sampling_of(subject, samples=samples, temperature=temperature, top_p=top_p, top_k=top_k)
     config = subject.opened.config

@@ -53,8 +53,8 @@ class Suite:
 
     @property
     def digest(self) -> str:
-        """Equal for equal problems in equal order."""
-        parts = (repr((problem.prompt, problem.answer)) for problem in self.problems)
+        """Equal for equal problems in equal order. What a judge needs besides, as a program's tests, is in the metadata."""
+        parts = (repr((p.prompt, p.answer, sorted(p.metadata.items()))) for p in self.problems)
         return blake2b("\n".join(parts).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 

@@ -4,7 +4,8 @@ What was decided where it could be otherwise: a percentage equals its number wit
 is 35, and also 0.35); a unit may be left off but not be another; an interval may be written as an
 inequality; a list needs no braces and has no order; a decimal stands for a fraction or a root if it agrees
 to six digits, and two decimals must be the same number; a box that was never closed holds no answer; a last
-box outweighs those before it.
+box outweighs those before it; an expression equals its value, so a problem that is itself an expression (37+48)
+is answered by repeating it: for bare arithmetic take `number_match` or `exact_match`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -87,12 +87,13 @@ ARITHMETIC = (
 # A unit is marked as text, or is a word that can be no product of variables.
 UNIT = re.compile(
     r"""^(?P<value> .* (?: [\d)}] | \\pi) ) \s*
-    (?: \\(?:text|mathrm|textrm|mbox|textbf) \s* \{ \s* (?! [A-Za-z ]* \b (?:COUNTED) \b ) (?P<marked> [A-Za-zµ/ .]+? ) \.? \s* \}
+    (?: \\(?:text|mathrm|textrm|mbox|textbf) \s* \{ \s* (?! [A-Za-z ]* \b (?:COUNTED) \b )
+            (?P<marked> [A-Za-zµ/ .]+? ) \.? \s* \}
       | (?P<plain> (?: (?:square|sq\.?|cubic)[ ] )? (?: KNOWN )
                  | (?<=\s) (?! [A-Za-z ]* \b (?:ARITHMETIC) \b ) [A-Za-z]{4,} (?: [ ][A-Za-z]+ )* ) )
-    \s* (?: \^ \s* \{? \s* (?P<power> [23] ) \s* \}? )? $""".replace("KNOWN", KNOWN).replace(
-        "ARITHMETIC", ARITHMETIC
-    ).replace("COUNTED", COUNTED),
+    \s* (?: \^ \s* \{? \s* (?P<power> [23] ) \s* \}? )? $""".replace("KNOWN", KNOWN)
+    .replace("ARITHMETIC", ARITHMETIC)
+    .replace("COUNTED", COUNTED),
     re.VERBOSE | re.IGNORECASE,
 )
 PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\s*\{\s*)?per\s?cent(?:age)?\s*\}?)$", re.IGNORECASE)

@@ -65,7 +65,9 @@ def test_an_answer_that_is_no_message_is_an_error():
         def step(self, state, text):
             return Step(state, "408")
 
-    with pytest.raises(InputError, match="step answered '408', expected a Message, whose content is text, or None at the end"):
+    with pytest.raises(
+        InputError, match="step answered '408', expected a Message, whose content is text, or None at the end"
+    ):
         conversations.reply_with(Texting(), [PROBLEM], CHARACTERS)(0, [5])
 
 
@@ -145,7 +147,12 @@ def test_a_mistake_of_an_environment_s_is_named(environment, message):
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [(lambda: None, "gave None"), (lambda: (), r"gave \(\)"), (lambda: "ab", "gave 'ab'"), (lambda: 1 / 0, "failed: Zero")],
+    [
+        (lambda: None, "gave None"),
+        (lambda: (), r"gave \(\)"),
+        (lambda: "ab", "gave 'ab'"),
+        (lambda: 1 / 0, "failed: Zero"),
+    ],
 )
 def test_a_mistake_in_what_an_environment_demonstrates_is_named(given, message):
     with pytest.raises(InputError, match=f"rollout.environment: demonstrate {message}"):

@@ -203,6 +203,7 @@ def test_the_command_prints_text_json_and_latex(run, whole, capsys):
         (["--baseline", "nowhere"], "holds no results of held-out"),
         (["--json", "--latex"], "not allowed with"),
         (["--sample", "2x"], "invalid int value"),
+        (["--seed", "9" * 20], "seed: got 99999999999999999999, expected a whole number of 64 bits"),
     ],
 )
 def test_mistakes_are_one_line_that_names_them(run, capsys, monkeypatch, arguments, message):

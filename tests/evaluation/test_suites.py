@@ -1,6 +1,7 @@
 """Suites: what a name means, who judges, and which mistakes are named."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,12 @@ def test_a_runs_own_problems_are_judged_by_its_success_reward():
     assert (suite.max_completion_length, suite.on_failure) == (7, "error")
     assert all(eval(p.prompt.rstrip("=")) == int(p.answer) for p in suite.problems)
     assert load("run", own=CONFIG, problems=5).problems == suite.problems[:5]
+
+
+def test_other_tests_of_a_program_are_other_problems():
+    own = load("run", own=CONFIG, problems=2)
+    changed = [replace(problem, metadata={"test_list": ["assert f(1) == 2"]}) for problem in own.problems]
+    assert replace(own, problems=changed).digest != own.digest
 
 
 def test_another_run_or_an_experiment_file_has_the_same_problems(tmp_path):

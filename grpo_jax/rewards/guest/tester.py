@@ -34,7 +34,11 @@ def main(spec_path, solver):
             kind, text = reply.get("error", ["RuntimeError", "the solution ended"])
             error = getattr(builtins, kind, RuntimeError)
             # One that ends a loop would end the test's: all(map(f, …)) of nothing is true.
-            known = isinstance(error, type) and issubclass(error, Exception) and not issubclass(error, StopIteration)
+            known = (
+                isinstance(error, type)
+                and issubclass(error, Exception)
+                and not issubclass(error, StopIteration)
+            )
             raise (error if known else RuntimeError)(text)
 
         call.__name__ = name
