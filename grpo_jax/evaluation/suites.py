@@ -8,7 +8,7 @@ A suite is named on the command line and in a notebook alike:
     gsm8k=PATH           a preset whose file is elsewhere, in the forms of PresetData.path
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -33,6 +33,17 @@ class Talk(NamedTuple):
     """The environment's name, its options and max_turns, for the settings."""
 
 
+def plain(value: Any) -> Any:
+    """`value` as something whose repr is the same in every process: a set has an order there, an object no address."""
+    if isinstance(value, Mapping):
+        return sorted((repr(plain(key)), plain(item)) for key, item in value.items())
+    if isinstance(value, set | frozenset):
+        return sorted(repr(plain(item)) for item in value)
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else type(value).__name__
+
+
 @dataclass(frozen=True)
 class Suite:
     """Problems with the judge that says which completions solve them: those it gives 1 or more."""
@@ -54,7 +65,7 @@ class Suite:
     @property
     def digest(self) -> str:
         """Equal for equal problems in equal order. What a judge needs besides, as a program's tests, is in the metadata."""
-        parts = (repr((p.prompt, p.answer, sorted(p.metadata.items()))) for p in self.problems)
+        parts = (repr((p.prompt, p.answer, plain(p.metadata))) for p in self.problems)
         return blake2b("\n".join(parts).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 

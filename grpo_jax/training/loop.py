@@ -76,10 +76,7 @@ def warm_start(run: Run, state: TrainState, journal: Journal, stopping: Callable
                 state = replace(state, step=state.step + 1, cursor=state.cursor + options.batch_size)
                 refuse_if_stuck(run, state)
             log(int(state.step), metrics)
-            if (
-                int(state.step) % (run.config.checkpoint.every or options.steps) == 0
-                and state.step < options.steps
-            ):
+            if state.step < options.steps and is_multiple(int(state.step), run.config.checkpoint.every):
                 save(run, state)
     if state.step < options.steps:
         save(run, state)

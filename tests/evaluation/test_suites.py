@@ -13,7 +13,7 @@ from grpo_jax.config import (
     RewardFunction,
     RolloutConfig,
 )
-from grpo_jax.evaluation.suites import load, with_system
+from grpo_jax.evaluation.suites import load, plain, with_system
 from grpo_jax.experiment import to_source
 from grpo_jax.types import Message, Problem
 from tests.shared import shared
@@ -38,6 +38,18 @@ def test_other_tests_of_a_program_are_other_problems():
     own = load("run", own=CONFIG, problems=2)
     changed = [replace(problem, metadata={"test_list": ["assert f(1) == 2"]}) for problem in own.problems]
     assert replace(own, problems=changed).digest != own.digest
+
+
+def test_the_same_problems_are_known_again_in_another_process():
+    """Sets of text have another order there, and objects another address."""
+    told = {"options": {f"word {i}" for i in range(20)}, "nested": [{"of": object()}, (1, 2.5, None)], 3: "x"}
+    again = {
+        3: "x",
+        "nested": [{"of": object()}, (1, 2.5, None)],
+        "options": set(sorted(told["options"])[::-1]),
+    }
+    assert plain(told) == plain(again)
+    assert plain(told) != plain(again | {3: "y"})
 
 
 def test_another_run_or_an_experiment_file_has_the_same_problems(tmp_path):
