@@ -13,7 +13,9 @@ from grpo_jax.cli import main
 from grpo_jax.models import attention, loading, lora
 from grpo_jax.models.tokenizers import load_tokenizer
 from grpo_jax.training import loop, setup
+from grpo_jax.training.records import read_rows
 from tests.training.pretrained import LORA, experiment, write_base
+from tests.training.test_loop import assert_equal
 
 IDS = np.random.default_rng(0).integers(3, 300, (3, 20))
 
@@ -70,6 +72,23 @@ def test_the_exported_policy_is_the_trained_one(base, trained, exported):
         np.testing.assert_array_equal(log_probs(again), log_probs(decoder))
     np.testing.assert_allclose(log_probs(again), log_probs(decoder), atol=1e-5)
     assert np.abs(log_probs(again) - log_probs(loading.load_decoder(str(base)))).max() > 1e-3
+
+
+def test_training_goes_on_from_an_export_as_it_would_without(trained, exported, tmp_path):
+    """The same run from the files, and from the policy in memory, which never was on disk."""
+    ends = {}
+    for name in ("from files", "from memory"):
+        run = setup.prepare(experiment(tmp_path / name, exported))
+        if name == "from memory":
+            _, params, _ = lora.split(lora.merge(trained[2]))
+            run = replace(run, policy=run.policy._replace(initial=lambda key, params=params: (params, None)))
+        ends[name] = (loop.train(run).params, read_rows(run.folder / "metrics.jsonl"))
+    params, rows = ends["from files"]
+    assert_equal(params, ends["from memory"][0])
+    assert any(row.get("grad/norm", 0) > 0 for row in rows)
+    for row, other in zip(rows, ends["from memory"][1], strict=True):
+        same = {name: value for name, value in row.items() if not name.startswith(("time/", "throughput/"))}
+        assert same == {name: other[name] for name in same}
 
 
 def test_transformers_computes_the_same_logits(trained, exported):
