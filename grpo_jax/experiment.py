@@ -217,7 +217,7 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
     if architecture:
         _check_architecture(architecture, length=rollout.max_prompt_length + rollout.max_completion_length)
         _check_splits(config.mesh, architecture)
-    mini_batch = update.mini_batch or rollout.batch_size
+    mini_batch = groups_per_step(config)
     _require(
         rollout.batch_size % mini_batch == 0,
         "update.mini_batch",
@@ -319,6 +319,16 @@ def _check_splits(mesh: MeshConfig, model: ModelConfig) -> None:
         )
 
 
+def groups_per_step(config: Config) -> int:
+    """Prompts of an optimizer step."""
+    return config.update.mini_batch or config.rollout.batch_size
+
+
+def mini_batches(config: Config) -> int:
+    """Optimizer steps of one pass over a rollout."""
+    return config.rollout.batch_size // groups_per_step(config)
+
+
 def micro_batches(config: Config) -> int:
     """Forward and backward passes of an optimizer step."""
     size = _micro_batch(config)
@@ -337,7 +347,7 @@ def _micro_batch(config: Config) -> int:
 
 def _sequences(config: Config) -> int:
     """Sequences of an optimizer step."""
-    return (config.update.mini_batch or config.rollout.batch_size) * config.rollout.group_size
+    return groups_per_step(config) * config.rollout.group_size
 
 
 def mesh_shape(mesh: MeshConfig, *, devices: int, hosts: int = 1) -> tuple[int, int, int]:

@@ -71,8 +71,8 @@ def costs(config: Config, shapes: Shapes, mesh: Mesh | AbstractMesh) -> dict[str
     model, rollout, built = shapes.architecture, config.rollout, shapes.built
     micro, tensor = built.micro_batches, mesh.shape[sharding.TENSOR]
     rows = experiment.rows_per_device(config, shards=sharding.row_shards(mesh))
-    groups = config.update.mini_batch or rollout.batch_size
-    sequences, mini_batches = groups * rollout.group_size, rollout.batch_size // groups
+    groups, mini_batches = experiment.groups_per_step(config), experiment.mini_batches(config)
+    sequences = groups * rollout.group_size
     useful, executed = useful_work(config, shapes, groups=groups), executed_work(config, shapes, rows=rows)
     frozen_base = model.lora is not None
     # Every device reads the gathered weights of its tensor shard, once for each micro-batch and pass.

@@ -2,7 +2,7 @@
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from grpo_jax.config import RolloutConfig
 from grpo_jax.environments import Environment
@@ -31,20 +31,29 @@ def make_engine(
             " takes part in sampling"
         )
     where = sharding.sampling_mesh(mesh, devices=options.devices, tensor=options.tensor)
-    shards = 1 if where is None else sharding.row_shards(where)
     settings = {
-        "slots": options.slots + -options.slots % shards,
+        "max_prompt_length": longest_prompt(options),
+        "slots": slots_on(where, options),
         "mesh": where,
         "quantize": options.quantize,
     }
     if environment is None:
-        return NativeEngine(graphdef, max_prompt_length=options.max_prompt_length, **settings)
+        return NativeEngine(graphdef, **settings)
     engine = NativeEngine(
         graphdef,
-        # What a later turn goes on from is all that was said before it.
-        max_prompt_length=options.max_prompt_length + options.max_completion_length,
         chunk=16,  # a text that ends a turn is only seen when the host looks
         to_text=tokenizer.decode,
         **settings,
     )
     return Conversing(engine, max_turns=options.max_turns, prompt_size=options.max_prompt_length)
+
+
+def longest_prompt(options: RolloutConfig) -> int:
+    """Tokens that the engine may have to read: with an environment a later turn goes on from all that was said before."""
+    return options.max_prompt_length + (options.max_completion_length if options.environment else 0)
+
+
+def slots_on(mesh: Mesh | AbstractMesh | None, options: RolloutConfig) -> int:
+    """`rollout.slots`, rounded up to equal shares for the devices that rows are dealt over."""
+    shards = 1 if mesh is None else sharding.row_shards(mesh)
+    return options.slots + -options.slots % shards

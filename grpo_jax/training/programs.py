@@ -47,8 +47,7 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
     rollout, update = config.rollout, config.update
     objective = objective_of(config.loss, max_length=rollout.max_completion_length)
     policy = make_policy(config.model, architecture, mesh=mesh)
-    groups = update.mini_batch or rollout.batch_size
-    mini_batches = rollout.batch_size // groups
+    groups, mini_batches = experiment.groups_per_step(config), experiment.mini_batches(config)
     micro_batches = experiment.micro_batches(config)
     head_chunk = mesh.shape[sharding.FSDP] * (
         update.head_chunk or head_chunk_within(update.head_memory_mib, vocab_size=architecture.vocab_size)

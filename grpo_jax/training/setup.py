@@ -91,15 +91,9 @@ class Run:
     checkpoints: Checkpoints
 
     @property
-    def mini_batches(self) -> int:
-        """Optimizer steps of one pass over a rollout."""
-        size = self.config.rollout.batch_size
-        return size // (self.config.update.mini_batch or size)
-
-    @property
     def updates_per_rollout(self) -> int:
         """Optimizer steps that one rollout is used for."""
-        return self.config.update.epochs * self.mini_batches
+        return self.config.update.epochs * experiment.mini_batches(self.config)
 
 
 def prepare(config: Config) -> Run:

@@ -24,7 +24,7 @@ from grpo_jax.rollout import shapes as sampler
 from grpo_jax.rollout.buckets import Sizes
 from grpo_jax.rollout.engine import CHUNK
 from grpo_jax.rollout.settings import Sampling
-from grpo_jax.training import layouts, programs, sharding
+from grpo_jax.training import engines, layouts, programs, sharding
 from grpo_jax.types import Batch, TrainState
 
 NAMES = ("update", "log_probs", "decode")
@@ -80,7 +80,7 @@ def shapes_of(
     batch = _batch(config, built, mesh)
     policy = lora.join(state.params, state.frozen)
     whole = _batch(config, built, mesh, whole=True)
-    where = sampling_mesh(config, mesh)
+    where = sharding.without_fsdp(mesh)
     decode = _decode(config, built, policy, where, platform=platform)
     sampling = {"sampler's weights": decode.params, **_apart(decode.state)}
     # With a lag the sampler decodes under parameters of its own while the update runs.
@@ -114,18 +114,6 @@ def shapes_of(
     return Shapes(architecture, found, state, built, head_tokens, attention)
 
 
-def sampling_mesh(config: Config, mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh | None:
-    """`sharding.sampling_mesh` for devices that need not be here: the trainer's."""
-    if mesh.size == 1:
-        return None
-    tensor = mesh.shape[sharding.TENSOR]
-    sizes, names = (mesh.size // tensor, 1, tensor), (sharding.DATA, sharding.FSDP, sharding.TENSOR)
-    axis_types = (AxisType.Auto,) * 3
-    if isinstance(mesh, AbstractMesh):
-        return AbstractMesh(sizes, names, axis_types=axis_types)
-    return Mesh(mesh.devices.reshape(sizes), names, axis_types=axis_types)
-
-
 def _decode(
     config: Config,
     built: programs.Programs,
@@ -136,19 +124,16 @@ def _decode(
 ) -> sampler.Arguments:
     """What the engine of a run decodes with; see `engines.make_engine`."""
     rollout = config.rollout
-    shards = None if mesh is None else sharding.row_shards(mesh)
-    # With an environment a later turn goes on from all that was said before it.
-    longest = rollout.max_prompt_length + (rollout.max_completion_length if rollout.environment else 0)
     return sampler.decode_arguments(
         built.policy.config,
         policy,
         sizes=Sizes(
-            longest,
-            rollout.slots + -rollout.slots % (shards or 1),
+            engines.longest_prompt(rollout),
+            engines.slots_on(mesh, rollout),
             CHUNK,
             fixed=False,
             positions_first=platform == "tpu",
-            shards=shards,
+            shards=None if mesh is None else sharding.row_shards(mesh),
         ),
         sampling=Sampling(
             temperature=rollout.temperature,
@@ -205,7 +190,7 @@ def _batch(
 ) -> Batch:
     """A mini-batch, or the `whole` rollout as the log-prob pass reads it, padding rows included."""
     rollout = config.rollout
-    mini_batches = rollout.batch_size // (config.update.mini_batch or rollout.batch_size)
+    mini_batches = experiment.mini_batches(config)
     shards = sharding.row_shards(mesh)
     N = built.micro_batches * experiment.rows_per_device(config, shards=shards) * shards
     N, P, T = N * (mini_batches if whole else 1), rollout.max_prompt_length, rollout.max_completion_length

@@ -13,6 +13,7 @@ from grpo_jax.models.axes import DATA, FSDP, MESH_AXES, TENSOR, ShardingRule, pa
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.types import Batch
 
+AXES = (DATA, FSDP, TENSOR)
 ROWS = PartitionSpec(MESH_AXES["rows"])
 HOST = "pinned_host"
 
@@ -21,22 +22,32 @@ def make_mesh(data: int, fsdp: int = 1, tensor: int = 1) -> Mesh:
     """A mesh of the first data × fsdp × tensor devices."""
     sizes = (data, fsdp, tensor)
     devices = jax.devices()[: data * fsdp * tensor]
-    return jax.make_mesh(sizes, (DATA, FSDP, TENSOR), devices=devices, axis_types=(AxisType.Auto,) * 3)
+    return jax.make_mesh(sizes, AXES, devices=devices, axis_types=(AxisType.Auto,) * 3)
 
 
 def sampling_mesh(mesh: Mesh, *, devices: int, tensor: int) -> Mesh | None:
     """Where rollouts are sampled: on the last `devices` devices there are, or on those of `mesh` if that is 0.
 
-    With several hosts it is the devices of `mesh` that are this host's, since each samples its own share. No axis there
-    splits parameters that every step would have to gather, so fsdp becomes more of data. None on a mesh
-    of one device.
+    With several hosts it is the devices of `mesh` that are this host's, since each samples its own share. None is one
+    device.
     """
-    local = mesh.local_mesh
-    if not devices and local.size == 1:
+    if not devices:
+        return without_fsdp(mesh.local_mesh)
+    where = np.array(jax.devices()[-devices:]).reshape(-1, 1, tensor)
+    return Mesh(where, AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def without_fsdp(mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh | None:
+    """The devices of `mesh` with fsdp as more of data: no axis splits parameters that every decode step would have to
+    gather. None is one device.
+    """
+    if mesh.size == 1:
         return None
-    where = np.array(jax.devices()[-devices:]) if devices else local.devices
-    tensor = tensor if devices else local.shape[TENSOR]
-    return Mesh(where.reshape(-1, 1, tensor), (DATA, FSDP, TENSOR), axis_types=(AxisType.Auto,) * 3)
+    tensor = mesh.shape[TENSOR]
+    sizes, axis_types = (mesh.size // tensor, 1, tensor), (AxisType.Auto,) * 3
+    if isinstance(mesh, AbstractMesh):
+        return AbstractMesh(sizes, AXES, axis_types=axis_types)
+    return Mesh(mesh.devices.reshape(sizes), AXES, axis_types=axis_types)
 
 
 def platform(mesh: Mesh | AbstractMesh) -> str:
