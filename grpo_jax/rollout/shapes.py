@@ -14,9 +14,8 @@ from grpo_jax.models.config import ModelConfig
 from grpo_jax.rollout import decode, weights
 from grpo_jax.rollout.buckets import Sizes
 from grpo_jax.rollout.cache import Cache, Seating
+from grpo_jax.rollout.engine import STOP_ID_MULTIPLE
 from grpo_jax.rollout.settings import Sampling
-
-STOP_IDS = 8  # as many as one padded list of them holds
 
 
 class Arguments(NamedTuple):
@@ -61,7 +60,11 @@ def decode_arguments(
     number = shape(dtype=jnp.float32)
     knobs = {"temperature": number} | ({"top_p": number} if sampling.top_p < 1 else {})
     rules = decode.Rules(
-        knobs=knobs, stop_ids=shape(STOP_IDS), bias=None, repetition_penalty=None, top_k=sampling.top_k
+        knobs=knobs,
+        stop_ids=shape(STOP_ID_MULTIPLE),
+        bias=None,
+        repetition_penalty=None,
+        top_k=sampling.top_k,
     )
     seating = Seating(row=shape(slots), lane=shape(slots), slot=shape(rows, min(G, slots)))
     params = jax.eval_shape(partial(weights.converted, config=config, quantize=quantize), params)

@@ -1,7 +1,6 @@
 """One update on a mesh of any shape, and what it takes: for tests that compare meshes."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -10,8 +9,8 @@ from grpo_jax.models.config import ModelConfig
 from grpo_jax.training import sharding
 from grpo_jax.training.log_probs import make_sized_log_probs
 from grpo_jax.training.update import make_update
-from grpo_jax.types import Batch, TrainState
-from tests.training.test_update import objective_for
+from grpo_jax.types import Batch
+from tests.training.test_update import objective_for, state_of
 
 MODEL = ModelConfig(
     vocab_size=32,
@@ -70,17 +69,7 @@ def prepared(
         micro_batches=micro_batches,
         vocab_size=MODEL.vocab_size,
     )
-    zero = jnp.int32(0)
-    state = TrainState(
-        params=params,
-        optimizer=optimizer.init(params),
-        key=zero,
-        step=zero,
-        warm=zero,
-        cursor=zero,
-        skipped=zero,
-    )
-    state = sharding.place(state, sharding.rule_of(mesh, MODEL))
+    state = sharding.place(state_of(params, mesh, optimizer), sharding.rule_of(mesh, MODEL))
     rows = sharding.pad_rows(batch, micro_batches * sharding.row_shards(mesh))
     return update, state, sharding.split_rows(rows, mesh)
 

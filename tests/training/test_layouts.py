@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -17,7 +16,8 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.training import batches, layouts, sharding, sizes
 from grpo_jax.training.log_probs import make_sized_log_probs
 from grpo_jax.training.update import make_log_prob_pass, make_update
-from grpo_jax.types import Batch, TrainState, rows
+from grpo_jax.types import Batch, rows
+from tests.training.test_update import state_of
 
 MODEL = ModelConfig(
     vocab_size=29,
@@ -103,13 +103,8 @@ def one_step(policy, batch, *, objective, layout="plain", mesh=(1, 1, 1), micro_
         micro_batches=micro_batches,
         vocab_size=MODEL.vocab_size,
     )
-    zero = jnp.int32(0)
-    state = TrainState(
-        params=params, optimizer=SGD.init(params), key=zero, step=zero, warm=zero, cursor=zero, skipped=zero
-    )
-    after, metrics = update(
-        sharding.place(state, sharding.rule_of(mesh, MODEL)), sharding.split_rows(batch, mesh)
-    )
+    state = sharding.place(state_of(params, mesh), sharding.rule_of(mesh, MODEL))
+    after, metrics = update(state, sharding.split_rows(batch, mesh))
     gradient = jax.tree.map(lambda old, new: np.asarray(old) - np.asarray(new), params, after.params)
     return gradient, {name: float(value) for name, value in metrics.items()}
 
