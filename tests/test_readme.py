@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from grpo_jax import experiment
+from grpo_jax import experiment, validation
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -28,7 +28,7 @@ def test_the_losses_example_runs_and_moves_the_model():
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.py")), ids=lambda path: path.stem)
 def test_every_experiment_loads_and_its_config_runs_again(path, tmp_path):
     config = experiment.load(path)
-    experiment.validate(config, devices=1)
+    validation.validate(config, devices=1)
     copy = tmp_path / "config.py"
     copy.write_text(experiment.to_source(config))
     assert experiment.load(copy) == config

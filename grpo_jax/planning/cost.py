@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
-from grpo_jax import experiment
+from grpo_jax import amounts
 from grpo_jax.config import Config
 from grpo_jax.planning.targets import Target
 from grpo_jax.training import flops, sharding
@@ -70,8 +70,8 @@ def costs(config: Config, shapes: Shapes, mesh: Mesh | AbstractMesh) -> dict[str
     """Costs of every program, the network left out."""
     model, rollout, built = shapes.architecture, config.rollout, shapes.built
     micro, tensor = built.micro_batches, mesh.shape[sharding.TENSOR]
-    rows = experiment.rows_per_device(config, shards=sharding.row_shards(mesh))
-    groups, mini_batches = experiment.groups_per_step(config), experiment.mini_batches(config)
+    rows = amounts.rows_per_device(config, shards=sharding.row_shards(mesh))
+    groups, mini_batches = amounts.groups_per_step(config), amounts.mini_batches(config)
     sequences = groups * rollout.group_size
     useful, executed = useful_work(config, shapes, groups=groups), executed_work(config, shapes, rows=rows)
     frozen_base = model.lora is not None

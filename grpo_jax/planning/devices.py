@@ -6,7 +6,7 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
-from grpo_jax import experiment
+from grpo_jax import validation
 from grpo_jax.config import Config
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.planning import gpus
@@ -32,7 +32,7 @@ def check_installed(target: Target) -> None:
 
 def mesh_of(config: Config, target: Target) -> Mesh:
     """The mesh of a config on the target's devices; compile only."""
-    sizes = experiment.mesh_shape(config.mesh, devices=target.devices - config.rollout.devices)
+    sizes = validation.mesh_shape(config.mesh, devices=target.devices - config.rollout.devices)
     count = sizes[0] * sizes[1] * sizes[2]
     return jax.make_mesh(
         sizes,

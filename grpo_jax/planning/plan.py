@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from grpo_jax import experiment
+from grpo_jax import amounts, validation
 from grpo_jax.config import Config
 from grpo_jax.planning import cost, sizes, verdict
 from grpo_jax.planning.compiling import Compilation, compile_program
@@ -92,12 +92,12 @@ def make_plan(
     Raises:
         ValueError: the config is wrong for the target; the message names the field.
     """
-    if config.update.micro_batch == experiment.AUTO:
+    if config.update.micro_batch == amounts.AUTO:
         raise ValueError(
             "update.micro_batch: got 'auto', expected a number: a plan is for one (--search compares)"
         )
     architecture = architecture_for(config)
-    experiment.validate(config, devices=target.devices, architecture=architecture)
+    validation.validate(config, devices=target.devices, architecture=architecture)
     mesh = abstract_mesh(config, devices=target.devices - config.rollout.devices)
     shapes = shapes_of(config, architecture, mesh=mesh, platform=target.chip.platform)
     costs = cost.costs(config, shapes, mesh)
@@ -132,7 +132,7 @@ def make_plan(
         target=target,
         mesh=dict(mesh.shape),
         micro_batches=shapes.built.micro_batches,
-        rows=experiment.rows_per_device(config, shards=sharding.row_shards(mesh)),
+        rows=amounts.rows_per_device(config, shards=sharding.row_shards(mesh)),
         parameters=cost.parameters(shapes),
         exact=exact,
         programs=found,

@@ -8,7 +8,7 @@ not tried.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from grpo_jax import experiment
+from grpo_jax import amounts, validation
 from grpo_jax.config import Config, MeshConfig
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.planning import cost, sizes
@@ -145,7 +145,7 @@ def settings(config: Config, target: Target, architecture: ModelConfig) -> Itera
             for remat in REMAT:
                 setting = Setting(mesh, remat, size)
                 try:
-                    experiment.validate(setting.of(config), devices=target.devices, architecture=architecture)
+                    validation.validate(setting.of(config), devices=target.devices, architecture=architecture)
                 except ValueError:
                     continue  # heads or widths that the mesh does not divide, more shards than sequences
                 yield setting
@@ -170,7 +170,7 @@ def network_estimate(config: Config, shapes: Shapes, mesh: MeshConfig) -> float:
     width = 2 if model.dtype == "bfloat16" else 4
     passes = 2 if model.remat == "none" else 3
     gathered = micro * copy * (passes * width + width) * (mesh.fsdp - 1) / mesh.fsdp
-    rows = experiment.rows_per_device(config, shards=mesh.data * mesh.fsdp)
+    rows = amounts.rows_per_device(config, shards=mesh.data * mesh.fsdp)
     tokens = micro * rows * (config.rollout.max_prompt_length + config.rollout.max_completion_length)
     # Two sums per layer and pass; the backward pass has as many as the forward pass.
     summed = 2 * passes * model.num_layers * tokens * model.width * width

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
-from grpo_jax import experiment
+from grpo_jax import amounts
 from grpo_jax.config import Config
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.training import flops, sharding
@@ -63,7 +63,7 @@ def temporaries(config: Config, shapes: Shapes, mesh: Mesh | AbstractMesh) -> li
     model, rollout = shapes.architecture, config.rollout
     P, T, G = rollout.max_prompt_length, rollout.max_completion_length, rollout.group_size
     width, tensor = jnp.dtype(model.dtype).itemsize, mesh.shape[sharding.TENSOR]
-    rows = experiment.rows_per_device(config, shards=sharding.row_shards(mesh))
+    rows = amounts.rows_per_device(config, shards=sharding.row_shards(mesh))
     plain = shapes.built.layout != "group"
     tokens = rows * (P + T) if plain else rows // G * (P + G * T)
     stored = shapes.built.attention == "einsum"  # kernels keep scores to themselves

@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from grpo_jax import experiment
+from grpo_jax import amounts
 from grpo_jax.config import Config
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.training import sharding
@@ -31,7 +31,7 @@ def with_micro_batch(config: Config, architecture: ModelConfig, *, mesh: Mesh) -
     Raises:
         ValueError: not even the smallest fits.
     """
-    if config.update.micro_batch != experiment.AUTO:
+    if config.update.micro_batch != amounts.AUTO:
         return config
     budget = budget_of(config, mesh)
     sizes = candidates(config, shards=sharding.row_shards(mesh))
@@ -46,7 +46,7 @@ def with_micro_batch(config: Config, architecture: ModelConfig, *, mesh: Mesh) -
 
 def candidates(config: Config, *, shards: int) -> list[int]:
     """Micro-batches that cut an optimizer step into 1, 2, 4, … parts, smallest first."""
-    whole = experiment.rows_per_device(_sized(config, 0), shards=shards)
+    whole = amounts.rows_per_device(_sized(config, 0), shards=shards)
     rows = sorted({-(-whole >> halvings) for halvings in range(whole.bit_length() + 1)})
     if config.update.layout == "group":
         rows = [size for size in rows if size % config.rollout.group_size == 0]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from grpo_jax import experiment
+from grpo_jax import amounts
 from grpo_jax.models import lora
 from grpo_jax.training import batches, sharding
 from grpo_jax.training.setup import Run
@@ -22,7 +22,7 @@ def optimize(
 ) -> tuple[TrainState, Mapping[str, float]]:
     """The optimizer steps of one rollout. The old policy is the one that sampled, whatever the number of steps."""
     options = run.config.update
-    groups = experiment.groups_per_step(run.config)
+    groups = amounts.groups_per_step(run.config)
     batch, group_ids = batches.by_group(batch, rollout.group_ids, group_size=run.config.rollout.group_size)
     sampled_with, state = state.sampler_params, replace(state, sampler_params=None)
     if options.old_log_probs == "sampler":
@@ -46,7 +46,7 @@ def optimize(
 
 def log_probs_under(run: Run, params, batch: Batch) -> np.ndarray:
     """Completion log-probabilities [N, T] of the whole batch, gradient-free."""
-    rows = on_devices(run, batch, micro_batches=run.micro_batches * experiment.mini_batches(run.config))
+    rows = on_devices(run, batch, micro_batches=run.micro_batches * amounts.mini_batches(run.config))
     return sharding.to_host(run.log_prob_pass(params, rows))[: len(batch.group_ids)]
 
 

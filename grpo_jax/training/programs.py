@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import optax
 from jax.sharding import Mesh
 
-from grpo_jax import experiment
+from grpo_jax import amounts
 from grpo_jax.config import Config, OptimizerConfig
 from grpo_jax.losses import objective as objectives
 from grpo_jax.models.config import ModelConfig
@@ -47,12 +47,12 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
     rollout, update = config.rollout, config.update
     objective = objective_of(config.loss, max_length=rollout.max_completion_length)
     policy = make_policy(config.model, architecture, mesh=mesh)
-    groups, mini_batches = experiment.groups_per_step(config), experiment.mini_batches(config)
-    micro_batches = experiment.micro_batches(config)
+    groups, mini_batches = amounts.groups_per_step(config), amounts.mini_batches(config)
+    micro_batches = amounts.micro_batches(config)
     head_chunk = mesh.shape[sharding.FSDP] * (
         update.head_chunk or head_chunk_within(update.head_memory_mib, vocab_size=architecture.vocab_size)
     )
-    rows = experiment.rows_per_device(config, shards=sharding.row_shards(mesh))
+    rows = amounts.rows_per_device(config, shards=sharding.row_shards(mesh))
     layout = layouts.choose(update.layout, rows=rows, group_size=rollout.group_size, mesh=mesh)
     attend_by = layouts.choose_attention(
         update.attention,

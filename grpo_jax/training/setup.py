@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from grpo_jax import environments, experiment, keys, tasks
+from grpo_jax import amounts, environments, experiment, keys, tasks, validation
 from grpo_jax.config import Config, DistributedConfig, PretrainedModel
 from grpo_jax.losses import diagnostics
 from grpo_jax.losses import objective as objectives
@@ -93,7 +93,7 @@ class Run:
     @property
     def updates_per_rollout(self) -> int:
         """Optimizer steps that one rollout is used for."""
-        return self.config.update.epochs * experiment.mini_batches(self.config)
+        return self.config.update.epochs * amounts.mini_batches(self.config)
 
 
 def prepare(config: Config) -> Run:
@@ -103,7 +103,7 @@ def prepare(config: Config) -> Run:
         ValueError: names the field, what came and what was expected.
     """
     architecture = architecture_of(config.model)
-    experiment.validate(config, devices=jax.device_count(), architecture=architecture)
+    validation.validate(config, devices=jax.device_count(), architecture=architecture)
     if config.run.wandb_project and find_spec("wandb") is None:
         raise ValueError('run.wandb_project: logging there needs the extra: pip install "grpo_jax[wandb]"')
     split = tasks.build(config.data, chat=config.tokenizer.chat)
@@ -117,7 +117,7 @@ def prepare(config: Config) -> Run:
     scoring.check(rewards, [*split.train, *split.held_out])
     environment = environments.build(config.rollout.environment, config.rollout.environment_options)
     trainer_devices = jax.device_count() - config.rollout.devices
-    shape = experiment.mesh_shape(config.mesh, devices=trainer_devices, hosts=hosts.count())
+    shape = validation.mesh_shape(config.mesh, devices=trainer_devices, hosts=hosts.count())
     mesh = sharding.make_mesh(*shape)
     if config.update.offload_reference and not sharding.has_host_memory(mesh):
         raise ValueError(
@@ -125,7 +125,7 @@ def prepare(config: Config) -> Run:
             f"{mesh.devices.flat[0].device_kind}"
         )
     architecture = sized_for(architecture, tokenizer)
-    if config.update.micro_batch == experiment.AUTO and config.run.resume:  # as it was found before
+    if config.update.micro_batch == amounts.AUTO and config.run.resume:  # as it was found before
         update = replace(config.update, micro_batch=saved_config(Path(config.run.folder)).update.micro_batch)
         config = replace(config, update=update)
     config = fitting.with_micro_batch(config, architecture, mesh=mesh)

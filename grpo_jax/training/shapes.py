@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
-from grpo_jax import experiment, keys
+from grpo_jax import amounts, keys, validation
 from grpo_jax.config import Config
 from grpo_jax.losses import objective as objectives
 from grpo_jax.models import lora
@@ -55,7 +55,7 @@ class Shapes(NamedTuple):
 
 def abstract_mesh(config: Config, *, devices: int) -> AbstractMesh:
     """The mesh of a config on so many devices, of which there need not be any."""
-    sizes = experiment.mesh_shape(config.mesh, devices=devices)
+    sizes = validation.mesh_shape(config.mesh, devices=devices)
     names = (sharding.DATA, sharding.FSDP, sharding.TENSOR)
     return AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * 3)
 
@@ -190,9 +190,9 @@ def _batch(
 ) -> Batch:
     """A mini-batch, or the `whole` rollout as the log-prob pass reads it, padding rows included."""
     rollout = config.rollout
-    mini_batches = experiment.mini_batches(config)
+    mini_batches = amounts.mini_batches(config)
     shards = sharding.row_shards(mesh)
-    N = built.micro_batches * experiment.rows_per_device(config, shards=shards) * shards
+    N = built.micro_batches * amounts.rows_per_device(config, shards=shards) * shards
     N, P, T = N * (mini_batches if whole else 1), rollout.max_prompt_length, rollout.max_completion_length
 
     def rows(*dims: int, dtype: Any = jnp.int32):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from grpo_jax import cli, experiment
+from grpo_jax import amounts, cli, experiment
 from grpo_jax.config import MeshConfig, OptimizerConfig, RolloutConfig, UpdateConfig
 from grpo_jax.planning import compiling, devices
 from grpo_jax.planning.compiling import Compilation, compile_program
@@ -126,7 +126,7 @@ def test_a_config_that_is_wrong_for_the_slice(small):
 
 
 def test_an_automatic_micro_batch_is_no_plan(small):
-    small = replace(small, update=replace(small.update, micro_batch=experiment.AUTO))
+    small = replace(small, update=replace(small.update, micro_batch=amounts.AUTO))
     with pytest.raises(ValueError, match=r"update\.micro_batch.*--search"):
         make_plan(small, target_of("v5p:2x2x2"), compile_with=Pretended(**FINE))
 

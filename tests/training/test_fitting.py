@@ -5,7 +5,7 @@ from dataclasses import replace
 import jax
 import pytest
 
-from grpo_jax import experiment
+from grpo_jax import amounts, experiment
 from grpo_jax.config import MeshConfig, RolloutConfig, UpdateConfig
 from grpo_jax.training import fitting, setup, sharding
 from tests.tiny import MODEL, tiny
@@ -28,7 +28,7 @@ def test_sizes_to_try(tmp_path):
     config = tiny(
         tmp_path / "run",
         rollout=RolloutConfig(batch_size=13, group_size=4),
-        update=UpdateConfig(micro_batch=experiment.AUTO),
+        update=UpdateConfig(micro_batch=amounts.AUTO),
     )
     assert fitting.candidates(config, shards=4) == [4, 8, 16, 28, 52]
     grouped = replace(config, update=replace(config.update, layout="group"))
@@ -42,7 +42,7 @@ def large_step(tmp_path_factory):
         tmp_path_factory.mktemp("auto") / "run",
         model=replace(MODEL, vocab_size=64, max_position=64, remat="none"),
         rollout=RolloutConfig(batch_size=8, group_size=8, max_prompt_length=24, max_completion_length=40),
-        update=UpdateConfig(micro_batch=experiment.AUTO, layout="plain", head_memory_mib=1),
+        update=UpdateConfig(micro_batch=amounts.AUTO, layout="plain", head_memory_mib=1),
         mesh=MeshConfig(data=1),
     )
 
@@ -64,7 +64,7 @@ def test_the_budget_decides(large_step, monkeypatch):
     monkeypatch.setattr(fitting, "needed", lambda config, *_, **__: config.update.micro_batch * 2**30)
 
     def found(gib):
-        config = sized(large_step, experiment.AUTO, gib)
+        config = sized(large_step, amounts.AUTO, gib)
         return fitting.with_micro_batch(config, large_step.model, mesh=mesh).update.micro_batch
 
     assert [found(gib) for gib in (1, 7.9, 8, 63, 64, 1000)] == [1, 4, 8, 32, 64, 64]
@@ -75,7 +75,7 @@ def test_the_budget_decides(large_step, monkeypatch):
 
 def test_a_run_keeps_the_number_it_found(tmp_path, monkeypatch):
     monkeypatch.setattr(fitting, "needed", lambda config, *_, **__: 0)
-    config = tiny(tmp_path / "run", update=UpdateConfig(micro_batch=experiment.AUTO))
+    config = tiny(tmp_path / "run", update=UpdateConfig(micro_batch=amounts.AUTO))
     run = setup.prepare(config)
     assert run.config.update.micro_batch == 16 and run.micro_batches == 1
     assert experiment.load(run.folder / "config.py").update.micro_batch == 16

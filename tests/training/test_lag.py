@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax import experiment
+from grpo_jax import validation
 from grpo_jax.config import EvaluationConfig, TrainConfig, WarmStartConfig
 from grpo_jax.models import lora
 from grpo_jax.training import collect, loop, setup
@@ -94,7 +94,7 @@ def test_on_a_mesh_the_sampler_needs_devices_of_its_own(whole, tmp_path):
     wrong = config(tmp_path / "run")
     wrong = replace(wrong, mesh=replace(wrong.mesh, data=1, fsdp=2))
     with pytest.raises(ValueError, match=r"rollout\.lag: got 1, expected 0 on a mesh of 2 devices"):
-        experiment.validate(wrong, devices=8)
+        validation.validate(wrong, devices=8)
     right = replace(wrong, rollout=replace(wrong.rollout, devices=2), train=TrainConfig(steps=2))
     run = setup.prepare(right)
     loop.train(run)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax import experiment
+from grpo_jax import validation
 from grpo_jax.config import LossConfig, MeshConfig, UpdateConfig, WarmStartConfig
 from grpo_jax.training import optimize, setup, sharding
 from grpo_jax.training.checkpoint import Checkpoints
@@ -62,7 +62,7 @@ def test_without_a_reference_there_is_nothing_to_offload(tmp_path):
     config = tiny(tmp_path / "run", loss=LossConfig(kl_coef=0.0))
     config = replace(config, update=replace(config.update, offload_reference=True))
     with pytest.raises(ValueError, match=r"update\.offload_reference.*no reference"):
-        experiment.validate(config, devices=1)
+        validation.validate(config, devices=1)
 
 
 def test_a_backend_without_host_memory_says_so(tmp_path, monkeypatch):

@@ -2,189 +2,32 @@
 
 An experiment is a Python file with a module-level `config = Config(...)`. Every field can be overridden on the command
 line (`--rollout.group_size 16`). A string that names behaviour is a built-in's name or a user's own `module:attribute`.
-Checks that span fields live in `validate`, and run before anything is compiled.
+Checks that span fields live in `grpo_jax.validation`, and run before anything is compiled.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from grpo_jax.config.data import (
+    ArithmeticData,
+    Component,
+    Data,
+    DifficultyData,
+    FileData,
+    MixtureData,
+    PresetData,
+    ReasoningGymData,
+    Scalar,
+    TfdsData,
+)
+from grpo_jax.config.loss import (
+    DriftFixConfig,
+    HistoryConfig,
+    LossConfig,
+    SamplerCorrectionConfig,
+)
 from grpo_jax.models.config import ModelConfig, Remat, Target
-
-Scalar = int | float | str | bool
-
-
-@dataclass(frozen=True)
-class ArithmeticData:
-    """Sums, differences and products of whole numbers, made on the fly: "37+85=" with answer "122"."""
-
-    operations: tuple[Literal["+", "-", "*"], ...] = ("+",)
-    """Operators to draw from."""
-    max_digits: int = 2
-    """Largest number of digits of an operand."""
-    carries: Literal["any", "required"] = "any"
-    """Whether an addition must carry (a subtraction, borrow) in at least one column."""
-    max_terms: int = 2
-    """Largest number of operands of a sum, drawn uniformly from 2 up; differences and products have two."""
-    prompt: str = "{question}="
-    """Prompt template; {question} is the problem, as in 37+85."""
-    system_prompt: str | None = None
-    """System message; makes the prompt a chat."""
-    few_shot: int = 0
-    """Worked examples before every prompt: training problems, which are then not trained on."""
-    few_shot_answer: str = "{answer}"
-    """How an example is answered: a template over the problem's fields; {answer} is the reference answer."""
-    size: int = 20_000
-    """Problems to draw before duplicates are removed."""
-    held_out_fraction: float = 0.1
-    """Share of distinct prompts kept for evaluation, by a hash of the prompt, so the two can never overlap."""
-
-
-@dataclass(frozen=True)
-class ReasoningGymData:
-    """Any task of reasoning-gym (extra: reasoning-gym)."""
-
-    task: str = "chain_sum"
-    """Name of the reasoning-gym task."""
-    options: Mapping[str, Scalar] = field(default_factory=dict)
-    """Options of the task, as reasoning-gym names them."""
-    level: int | None = None
-    """Level of the task's curriculum, 0 the easiest; options override it. None takes the task's defaults."""
-    size: int = 5_000
-    """Problems to draw before duplicates are removed."""
-    prompt: str = "{question}\n"
-    """Prompt template; {question} is the task's question."""
-    system_prompt: str | None = None
-    """System message; makes the prompt a chat."""
-    few_shot: int = 0
-    """Worked examples before every prompt: training problems, which are then not trained on."""
-    few_shot_answer: str = "{answer}"
-    """How an example is answered: a template over the problem's fields; {answer} is the reference answer."""
-    held_out_fraction: float = 0.1
-    """Share of distinct prompts kept for evaluation, by a hash of the prompt, so the two can never overlap."""
-
-
-@dataclass(frozen=True)
-class FileData:
-    """Problems from files."""
-
-    path: str = ""
-    """A .jsonl, .jsonl.gz, .csv, .parquet or .arrow file, a folder or a pattern of them, or hf://datasets/OWNER/NAME/PATTERN."""
-    prompt: str = "{question}\n"
-    """Prompt template over the row's fields, e.g. "{Body} {Question}"."""
-    messages_field: str | None = None
-    """Field that holds chat messages (a list of {role, content}); used in place of `prompt`."""
-    system_prompt: str | None = None
-    """System message; makes the prompt a chat."""
-    few_shot: int = 0
-    """Worked examples before every prompt: training problems, which are then not trained on."""
-    few_shot_answer: str = "{answer}"
-    """How an example is answered: a template over the problem's fields; {answer} is the reference answer."""
-    answer_field: str = "answer"
-    """Field that holds the reference answer."""
-    answer_pattern: str | None = None
-    """Regular expression whose first group is the answer, e.g. r"####\\s*(.+)" for GSM8K; None takes the field whole."""
-    held_out_path: str | None = None
-    """A separate file of evaluation problems; a prompt found in both files is an error."""
-    held_out_fraction: float = 0.1
-    """Without held_out_path: share of distinct prompts kept for evaluation, by a hash of the prompt."""
-    allow_overlap: bool = False
-    """Warn of prompts that are in both files, in place of refusing them."""
-
-
-@dataclass(frozen=True)
-class TfdsData:
-    """Problems from a data set prepared by tensorflow-datasets, read without TensorFlow."""
-
-    name: str = "gsm8k"
-    """Name of the data set, with a config after a slash: math_dataset/arithmetic__add_or_sub."""
-    split: str = "train"
-    """Split to train on; it can be sliced, as in train[:10%], if the data set is stored as array_record."""
-    held_out_split: str | None = None
-    """Split to evaluate on; a prompt found in both is an error."""
-    data_dir: str | None = None
-    """Folder of prepared data sets; None is tensorflow-datasets' own."""
-    prompt: str = "{question}\n"
-    """Prompt template over the features, e.g. "{question}\n"."""
-    system_prompt: str | None = None
-    """System message; makes the prompt a chat."""
-    few_shot: int = 0
-    """Worked examples before every prompt: training problems, which are then not trained on."""
-    few_shot_answer: str = "{answer}"
-    """How an example is answered: a template over the problem's fields; {answer} is the reference answer."""
-    answer_field: str = "answer"
-    """Feature that holds the reference answer."""
-    answer_pattern: str | None = None
-    """Regular expression whose first group is the answer; None takes the feature whole."""
-    held_out_fraction: float = 0.1
-    """Without held_out_split: share of distinct prompts kept for evaluation, by a hash of the prompt."""
-    allow_overlap: bool = False
-    """Warn of prompts that are in both splits, in place of refusing them."""
-
-
-@dataclass(frozen=True)
-class PresetData:
-    """A well-known problem set, with its fields, prompt and answers as `grpo_jax.tasks.presets` describes them."""
-
-    name: str = "gsm8k"
-    """gsm8k, math, math500, dapo17k, polaris, svamp, aime24, aime25, amc23, minerva, olympiadbench, hmmt25, humaneval,
-    mbpp or livecodebench."""
-    path: str = ""
-    """Where its file is, as in FileData.path; empty looks in the folder that GRPO_JAX_DATA names."""
-    held_out_path: str | None = None
-    """A separate file of evaluation problems of the same layout."""
-    prompt: str | None = None
-    """Prompt template in place of the preset's."""
-    system_prompt: str | None = None
-    """System message; makes the prompt a chat."""
-    few_shot: int = 0
-    """Worked examples before every prompt: training problems, which are then not trained on."""
-    few_shot_answer: str | None = None
-    """How an example is answered: a template over the problem's fields; {answer} is the reference answer.
-    None takes the preset's own."""
-    held_out_fraction: float = 0.1
-    """Without held_out_path: share of distinct prompts kept for evaluation, by a hash of the prompt."""
-    allow_overlap: bool = False
-    """Warn of prompts that are in both files, in place of refusing them."""
-
-
-@dataclass(frozen=True)
-class Component:
-    """One source of a mixture."""
-
-    source: ArithmeticData | ReasoningGymData | FileData | TfdsData | PresetData = field(
-        default_factory=ArithmeticData
-    )
-    """Where its problems come from."""
-    weight: float = 1.0
-    """Its share of the training problems drawn, relative to the others'."""
-
-
-@dataclass(frozen=True)
-class MixtureData:
-    """Problems of several sources, drawn by weight."""
-
-    components: tuple[Component, ...] = ()
-    """The sources and their weights."""
-
-
-@dataclass(frozen=True)
-class DifficultyData:
-    """Problems of a source, drawn by how difficult they are."""
-
-    source: ArithmeticData | ReasoningGymData | FileData | TfdsData | PresetData = field(
-        default_factory=ArithmeticData
-    )
-    """Where the problems come from."""
-    field: str = "difficulty"
-    """Metadata that says how difficult a problem is: a number, a fraction such as 3/8, or a text that ends in a number."""
-    edges: tuple[float, ...] = ()
-    """Increasing bounds between strata; stratum i holds difficulties from edge i - 1 up to below edge i."""
-    weights: tuple[float, ...] = (1.0,)
-    """Share of the training problems drawn from each stratum, one more than there are edges; 0 leaves a stratum out."""
-
-
-Data = ArithmeticData | ReasoningGymData | FileData | TfdsData | PresetData | MixtureData | DifficultyData
 
 
 @dataclass(frozen=True)
@@ -288,104 +131,6 @@ class RolloutConfig:
     """int8 samples with the blocks' matrices in 8 bits (extra: int8); loss.sampler_correction corrects for it."""
     gap_warning: float = 0.02
     """Warn when sampler and trainer disagree on a token's log-probability by more than this on average; 0 never warns."""
-
-
-@dataclass(frozen=True)
-class HistoryConfig:
-    """HA-DW: a belief about the policy's success rate reweighs advantages by difficulty (arXiv 2601.08521)."""
-
-    update: Literal["soft", "window", "ema", "fixed"] = "window"
-    """How the belief meets a new batch mean."""
-    window: int = 10
-    """Batch means (window), time constant (ema) or past beliefs (soft) looked back on."""
-    eta: float = 1.0
-    """soft: factor of the beliefs' standard deviation in the step size."""
-    eta_min: float = 0.05
-    """soft: smallest step size; at 0 equal beliefs can never move again."""
-    initial: float | None = None
-    """Belief before the first batch; None takes the first batch's mean."""
-    scale: float = 1.3
-    """Lambda, the factor on every weight."""
-    anchor: Literal["prior", "posterior"] = "prior"
-    """Weigh with the belief before this batch (the paper) or after it (the authors' code)."""
-    reward_range: tuple[float, float] = (0.0, 1.0)
-    """Lowest and highest summed reward, mapped to [0, 1] first."""
-
-
-@dataclass(frozen=True)
-class DriftFixConfig:
-    """DFPO: sequence weights transformed inside a group so that shared tokens' gradients cancel (arXiv 2604.13088v1)."""
-
-    transform: Literal["min_replace", "orth_proj", "none"] = "min_replace"
-    """How a group's sequence ratios are transformed."""
-    cancel_under_aggregation: bool = False
-    """Transform ratio x token weight, so that the sum cancels under rules that weigh a group's sequences differently."""
-    stop_gradient: bool = True
-    """Hold the transformed ratios constant; False is the paper's ablation."""
-    global_scale: bool = False
-    """One transform over the mini-batch in place of the group's; the paper's other ablation."""
-
-
-@dataclass(frozen=True)
-class SamplerCorrectionConfig:
-    """Correction for a sampler whose log-probabilities are not the trainer's."""
-
-    kind: Literal["truncate", "band"] = "truncate"
-    """Truncated importance weights, or a mask outside a band."""
-    level: Literal["token", "sequence"] = "token"
-    """Per token, or by the sequence's geometric mean."""
-    low: float = 0.5
-    """band: smallest ratio that trains."""
-    high: float = 2.0
-    """Largest weight (truncate) or largest ratio that trains (band)."""
-
-
-@dataclass(frozen=True)
-class LossConfig:
-    """The objective: -sum(token weight x surrogate), plus regularisers. Names are those of grpo_jax.losses."""
-
-    baseline: Literal["group_mean", "leave_one_out"] = "group_mean"
-    """What is subtracted from a reward."""
-    scale: Literal["group_std", "batch_std", "batch_advantage_std", "none"] = "group_std"
-    """What a centred reward is divided by."""
-    ddof: int = 0
-    """Delta degrees of freedom of the standard deviation (TRL and verl use 1)."""
-    eps: float = 1e-6
-    """Added to the standard deviation."""
-    aggregation: str = "balanced"
-    """sequence, sequence_sum, token, batch_token, constant, balanced, balanced_mass, balanced_unit, or module:attribute."""
-    surrogate: str = "clip"
-    """clip, cispo, reinforce, sapo, or module:attribute."""
-    ratio: Literal["token", "sequence", "sequence_token", "sequence_product"] = "token"
-    """What the importance ratio is taken over; sequence is GSPO's, sequence_product DFPO's."""
-    clip_low: float = 0.2
-    """clip: the ratio is clipped below at 1 - clip_low."""
-    clip_high: float = 0.2
-    """clip: the ratio is clipped above at 1 + clip_high."""
-    dual_clip: float | None = None
-    """clip: with a negative advantage the surrogate is at least dual_clip x advantage; None for none."""
-    symmetric: bool = False
-    """clip: drop the min, so that a ratio outside the band loses its gradient whatever the advantage's sign."""
-    ratio_cap: float = 5.0
-    """cispo: largest weight of a token."""
-    tau_positive: float = 1.0
-    """sapo: temperature of the gate for positive advantages."""
-    tau_negative: float = 1.05
-    """sapo: temperature of the gate for negative advantages."""
-    kl_coef: float = 0.0
-    """Weight of the KL to the reference policy; 0 runs no reference model at all."""
-    kl: Literal["k1", "k2", "k3"] = "k2"
-    """KL estimator used as the loss; k2's gradient is that of KL(policy || reference)."""
-    entropy_coef: float = 0.0
-    """Weight of the mean token entropy, which is maximised."""
-    mask_truncated: bool = False
-    """Drop the tokens of completions that hit the length limit; their reward stays in the baseline."""
-    history: HistoryConfig | None = None
-    """HA-DW; None for none."""
-    drift_fix: DriftFixConfig | None = None
-    """DFPO; None for none. Takes surrogate reinforce and ratio sequence or sequence_product."""
-    sampler_correction: SamplerCorrectionConfig | None = None
-    """Correction for sampler/trainer mismatch; None for none."""
 
 
 @dataclass(frozen=True)
