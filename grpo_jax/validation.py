@@ -58,7 +58,6 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "update.mini_batch": update.mini_batch,
         "update.micro_batch": amounts.micro_batch(config),
         "update.memory_budget_gib": update.memory_budget_gib,
-        "update.head_chunk": update.head_chunk,
         "optimizer.warmup_steps": config.optimizer.warmup_steps,
         "warm_start.optimizer.warmup_steps": config.warm_start.optimizer.warmup_steps,
         "loss.kl_coef": config.loss.kl_coef,

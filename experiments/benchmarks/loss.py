@@ -183,7 +183,7 @@ def update_of(method: objective.Objective, *, rows: int, length: int, micro_batc
     graphdef, params = nnx.split(Decoder(MODEL, rngs=nnx.Rngs(0)))
     optimizer = optax.adamw(1e-4)
     step = make_update(
-        log_probs=make_log_probs(graphdef, temperature=1.0, head_chunk=1024),
+        log_probs=make_log_probs(graphdef, temperature=1.0, kept_logits=1024),
         objective=method,
         optimizer=optimizer,
         mesh=sharding.make_mesh(1),

@@ -5,7 +5,7 @@
 
 Nothing runs: the programs are compiled for this machine's CPU and asked what they need beside parameters, optimizer
 state and batch. "full logits" is grpo_jax with all logits at once. 2 layers of width 256, vocabulary 151,936, 16
-sequences of 64 + 512 tokens, float32, no activation checkpointing.
+sequences of 64 + 512 tokens, float32, no activation checkpointing but for grpo_jax's `model.remat` "dots".
 """
 
 import argparse

@@ -8,7 +8,8 @@ comparison. Then they take turns (`turns.py`), each step being loss, gradient an
 of a bare matmul is measured in every round; useful FLOPs are those of the matmuls with each prompt computed once and
 nothing computed twice, whoever does more. Completions all have one length; token counts are equal. Tunix and TRL
 compute no entropy gradient and fewer diagnostics than grpo_jax does; both are run without activation checkpointing,
-as grpo_jax is. CPU figures say nothing of accelerators.
+and grpo_jax keeps all matrix products but attention's (`model.remat` "dots"), which is faster than to keep everything:
+memory a program has not touched before costs time. CPU figures say nothing of accelerators.
 """
 
 import argparse

@@ -32,7 +32,7 @@ class System(NamedTuple):
 
 
 def native(folder: Path, batch, *, layout: str, head_memory_mib: int = 512) -> System:
-    """grpo_jax, as `grpo-jax train` would compile it with its defaults and `model.remat` off."""
+    """grpo_jax, as `grpo-jax train` would compile it with its defaults and `model.remat` "dots"."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -44,7 +44,7 @@ def native(folder: Path, batch, *, layout: str, head_memory_mib: int = 512) -> S
     from grpo_jax.training.update import make_update
     from grpo_jax.types import Batch, TrainState
 
-    config = replace(loading.read_config(str(folder)), remat="none")
+    config = replace(loading.read_config(str(folder)), remat="dots")
     graphdef, params = nnx.split(loading.load_decoder(str(folder), config=config))
     N, T = batch["completion_ids"].shape
     G = int(batch["group_size"])
@@ -66,7 +66,7 @@ def native(folder: Path, batch, *, layout: str, head_memory_mib: int = 512) -> S
             log_probs=log_probs.make_sized_log_probs(
                 graphdef,
                 temperature=1.0,
-                head_chunk=log_probs.head_chunk_within(head_memory_mib, vocab_size=config.vocab_size),
+                kept_logits=log_probs.tokens_within(head_memory_mib, vocab_size=config.vocab_size),
                 layout=layout,
                 group_size=G,
                 number_of_sizes=1,

@@ -184,11 +184,9 @@ class UpdateConfig:
     old_log_probs: Literal["trainer", "sampler"] = "trainer"
     """Whose log-probabilities the ratios are taken against, fixed for all updates of a rollout: the trainer's own, for
     which a pass without gradients is made where a rollout has several updates, or the sampler's, which need none."""
-    head_chunk: int = 0
-    """Tokens per device whose logits exist at one time; 0 takes as many as head_memory_mib has room for. Where that is a
-    whole micro-batch the backward pass computes no logits again."""
     head_memory_mib: int = 512
-    """MiB per device for logits and their gradients."""
+    """MiB per device for logits that wait for the backward pass. If a micro-batch has more, none wait: they are computed
+    again, a block of the vocabulary at a time, and take next to nothing."""
     offload_reference: bool = False
     """Keep the KL reference's parameters in host memory between the passes that need them. (On a CPU that is the same
     memory.)"""

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from grpo_jax.models.reductions import along_rows
+
 Attend = Callable[..., tuple[Float[Array, "... S H h"], Any]]
 """(query [..., S, H, h], key [..., S, K, h], value [..., S, K, h], layer, window, cache) -> (out, cache).
 
@@ -49,13 +51,13 @@ def attention(query: Float[Array, "... S H h"], parts: Sequence[Part]) -> Float[
         scores.append(jnp.where(mask, score * head_dim**-0.5, jnp.finfo(jnp.float32).min))
         masks.append(mask)
 
-    top = functools.reduce(jnp.maximum, [score.max(-1, keepdims=True) for score in scores])
+    top = functools.reduce(jnp.maximum, [along_rows(jnp.max, score)[..., None] for score in scores])
     top = jax.lax.stop_gradient(top)  # it cancels
 
     total, out = 0.0, 0.0
     for score, mask, (key, value, _) in zip(scores, masks, parts, strict=True):
         weight = jnp.where(mask, jnp.exp(score - top), 0.0)
-        total += weight.sum(-1)
+        total += along_rows(jnp.sum, weight)
         weight = weight.reshape(kv_heads, *leading, repeats * S, key.shape[-3])
         # Unnormalised weights lie in [0, 1], so rounding them to the value's dtype costs no more than usual.
         out += jnp.matmul(

@@ -16,6 +16,8 @@ from grpo_jax.models import rope
 from grpo_jax.models.attention import Attend
 from grpo_jax.models.axes import constrain, lookup
 from grpo_jax.models.config import LoraConfig, ModelConfig
+from grpo_jax.models.head import Head
+from grpo_jax.models.reductions import along_rows
 
 SAVED = {
     "full": None,
@@ -162,14 +164,14 @@ class Decoder(nnx.Module):
         (x, cache), _ = jax.lax.scan(body, (x, cache), (stacked, layers, windows))
         return rms_norm(x, self.final_norm, config.norm_eps), cache
 
+    @property
+    def unembedding(self) -> Head:
+        """The matrix from hidden states to logits: a head, or the embedding where they are tied."""
+        return Head(self.embedding[...], 0) if self.head is None else Head(self.head[...], 1)
+
     def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
-        """Float32 logits whatever the compute dtype: their errors go straight into log-probabilities."""
-        hidden = constrain(
-            hidden.astype(jnp.float32), "rows"
-        )  # tokens, where the caller has joined rows and time
-        if self.head is None:
-            return jnp.einsum("...d,vd->...v", hidden, self.embedding[...].astype(jnp.float32))
-        return jnp.einsum("...d,dv->...v", hidden, self.head[...].astype(jnp.float32))
+        """Float32 logits, to sample from; `grpo_jax.models.head` has what training needs of them."""
+        return self.unembedding.logits(constrain(hidden, "rows"))
 
 
 def product(x: Float[Array, "N I"], kernel: Any) -> Float[Array, "N O"]:
@@ -184,7 +186,7 @@ def product(x: Float[Array, "N I"], kernel: Any) -> Float[Array, "N O"]:
 def rms_norm(x: Float[Array, "... D"], weight: nnx.Param, eps: float) -> Float[Array, "... D"]:
     """x / rms(x) · weight, computed in float32 and returned in x's dtype."""
     wide = x.astype(jnp.float32)
-    scale = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
+    scale = jax.lax.rsqrt(along_rows(jnp.mean, jnp.square(wide))[..., None] + eps)
     return (wide * scale * _trailing(weight[...].astype(jnp.float32), x.ndim)).astype(x.dtype)
 
 

@@ -153,8 +153,8 @@ def recomputed(work: flops.Forward, config: Config, shapes: Shapes, *, rows: int
         "dots": work.attention,
         "full": work.projections + work.adapters + work.attention,
     }[shapes.architecture.remat]
-    chunked = shapes.head_tokens < rows * config.rollout.max_completion_length
-    return blocks + (work.head if chunked else 0.0)
+    again = shapes.kept_logits < rows * config.rollout.max_completion_length
+    return blocks + (work.head if again else 0.0)
 
 
 def parameters(shapes: Shapes) -> int:

@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh, Mesh
 from grpo_jax import amounts
 from grpo_jax.config import Config
 from grpo_jax.models.config import ModelConfig
+from grpo_jax.models.head import BLOCK_BYTES
 from grpo_jax.training import flops, sharding
 from grpo_jax.training.shapes import Program, Shapes, bytes_per_device
 
@@ -25,7 +26,7 @@ CHANGES = {
     "saved activations": "lower update.micro_batch, or recompute more (model.remat)",
     "attention scores": "lower update.micro_batch, or raise mesh.tensor",
     "gathered weights": "raise mesh.tensor",
-    "logits": "lower update.head_chunk, or raise mesh.tensor",
+    "logits": "lower update.head_memory_mib, or raise mesh.tensor",
     "cache": "lower rollout.max_completion_length, or rollout.batch_size x rollout.group_size below the sampler's slots",
     "sampler's parameters": "set rollout.lag to 0",
     "sampler's weights": "raise mesh.tensor: the sampler does not split them over data and fsdp",
@@ -72,7 +73,7 @@ def temporaries(config: Config, shapes: Shapes, mesh: Mesh | AbstractMesh) -> li
     gathered = sum(i * o for i, o in flops.projection_shapes(model).values()) * width // tensor
     if mesh.shape[sharding.FSDP] > 1:
         gathered += model.width * model.vocab_size * 4 // tensor  # the head is applied in float32
-    logits = min(shapes.head_tokens, rows * T)
+    logits = rows * T * model.vocab_size * 4 // tensor if rows * T <= shapes.kept_logits else 2 * BLOCK_BYTES
     return [
         Item(
             "gradients", 2 * bytes_per_device(shapes.state.params)
@@ -80,7 +81,7 @@ def temporaries(config: Config, shapes: Shapes, mesh: Mesh | AbstractMesh) -> li
         Item("saved activations", tokens * saved_per_token(model, tensor) + kept_scores(model, scores)),
         Item("attention scores", 2 * scores * 4),
         Item("gathered weights", gathered),
-        Item("logits", 2 * logits * model.vocab_size * 4 // tensor),
+        Item("logits", logits),
     ]
 
 

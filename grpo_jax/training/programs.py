@@ -14,7 +14,7 @@ from grpo_jax.config import Config, OptimizerConfig
 from grpo_jax.losses import objective as objectives
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.training import layouts, sharding
-from grpo_jax.training.log_probs import head_chunk_within, make_sized_log_probs
+from grpo_jax.training.log_probs import tokens_within, make_sized_log_probs
 from grpo_jax.training.objective import objective_of
 from grpo_jax.training.optimizer import make_optimizer
 from grpo_jax.training.policy import Policy, make_policy
@@ -30,8 +30,8 @@ class Programs:
     optimizer: optax.GradientTransformation
     micro_batches: int
     """Forward and backward passes of an optimizer step."""
-    head_chunk: int
-    """Tokens of a data shard whose logits exist at one time."""
+    kept_logits: int
+    """Tokens of a data shard whose logits may wait for the backward pass."""
     layout: layouts.Name
     attention: layouts.Attention
     update: Step
@@ -49,8 +49,8 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
     policy = make_policy(config.model, architecture, mesh=mesh)
     groups, mini_batches = amounts.groups_per_step(config), amounts.mini_batches(config)
     micro_batches = amounts.micro_batches(config)
-    head_chunk = mesh.shape[sharding.FSDP] * (
-        update.head_chunk or head_chunk_within(update.head_memory_mib, vocab_size=architecture.vocab_size)
+    kept_logits = mesh.shape[sharding.FSDP] * tokens_within(
+        update.head_memory_mib, vocab_size=-(-architecture.vocab_size // mesh.shape[sharding.TENSOR])
     )
     rows = amounts.rows_per_device(config, shards=sharding.row_shards(mesh))
     layout = layouts.choose(update.layout, rows=rows, group_size=rollout.group_size, mesh=mesh)
@@ -65,7 +65,7 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
     log_probs = make_sized_log_probs(
         policy.graphdef,
         temperature=rollout.temperature,
-        head_chunk=head_chunk,
+        kept_logits=kept_logits,
         layout=layout,
         group_size=rollout.group_size,
         number_of_sizes=update.sizes,
@@ -77,7 +77,7 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
         objective=objective,
         optimizer=optimizer,
         micro_batches=micro_batches,
-        head_chunk=head_chunk,
+        kept_logits=kept_logits,
         layout=layout,
         attention=attend_by,
         update=make_update(

@@ -159,7 +159,7 @@ def prepare(config: Config) -> Run:
         log_prob_pass=built.log_prob_pass,
         warm_optimizer=warm_optimizer,
         warm_update=make_supervised_update(
-            log_probs=make_log_probs(built.policy.graphdef, temperature=1.0, head_chunk=built.head_chunk),
+            log_probs=make_log_probs(built.policy.graphdef, temperature=1.0, kept_logits=built.kept_logits),
             optimizer=warm_optimizer,
             mesh=mesh,
             micro_batches=1,

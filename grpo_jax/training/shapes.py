@@ -47,8 +47,8 @@ class Shapes(NamedTuple):
     programs: dict[str, Program]
     state: TrainState
     built: programs.Programs
-    head_tokens: int
-    """Tokens per device whose logits exist at one time."""
+    kept_logits: int
+    """Tokens per device whose logits may wait for the backward pass."""
     attention: str
     """How attention is computed on the platform: einsum, cudnn or splash."""
 
@@ -110,8 +110,8 @@ def shapes_of(
     attention = layouts.choose_attention(
         asked, layout=built.layout, platform=platform, model=built.policy.config
     )
-    head_tokens = built.head_chunk // mesh.shape[sharding.FSDP]
-    return Shapes(architecture, found, state, built, head_tokens, attention)
+    kept_logits = built.kept_logits // mesh.shape[sharding.FSDP]
+    return Shapes(architecture, found, state, built, kept_logits, attention)
 
 
 def _decode(

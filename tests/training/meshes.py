@@ -52,13 +52,27 @@ def make_batch() -> Batch:
 
 
 def prepared(
-    policy, batch, *, shape, micro_batches, objective=BALANCED, optimizer=SGD, layout="plain", sizes=1
+    policy,
+    batch,
+    *,
+    shape,
+    micro_batches,
+    objective=BALANCED,
+    optimizer=SGD,
+    layout="plain",
+    sizes=1,
+    kept_logits=0,
 ):
     """An update on a mesh of this shape, and what it takes."""
     graphdef, params = policy
     mesh = sharding.make_mesh(*shape)
     log_probs = make_sized_log_probs(
-        graphdef, temperature=1.0, head_chunk=16, layout=layout, group_size=G, number_of_sizes=sizes
+        graphdef,
+        temperature=1.0,
+        kept_logits=kept_logits,
+        layout=layout,
+        group_size=G,
+        number_of_sizes=sizes,
     )
     update = make_update(
         log_probs=log_probs,

@@ -79,11 +79,11 @@ def batch(policy) -> Batch:
     )
 
 
-def log_probs_of(graphdef, layout="plain", number_of_sizes=1, head_chunk=1000):
+def log_probs_of(graphdef, layout="plain", number_of_sizes=1, kept_logits=1000):
     return make_sized_log_probs(
         graphdef,
         temperature=0.9,
-        head_chunk=head_chunk,
+        kept_logits=kept_logits,
         layout=layout,
         group_size=G,
         number_of_sizes=number_of_sizes,
@@ -194,7 +194,7 @@ def test_log_probs_of_the_whole_batch_come_back_in_its_order(policy, batch, layo
     graphdef, params = policy
     mesh = sharding.make_mesh(1)
     plain = np.asarray(log_probs_of(graphdef)(params, batch)[0])
-    log_probs = log_probs_of(graphdef, layout, 3, head_chunk=20)
+    log_probs = log_probs_of(graphdef, layout, 3, kept_logits=20)
     cut = np.asarray(make_log_prob_pass(log_probs=log_probs, mesh=mesh, micro_batches=8)(params, batch))
     np.testing.assert_allclose(plain[batch.loss_mask], cut[batch.loss_mask], atol=2e-6)
     one, other = (f(params, batch)[1] for f in (log_probs_of(graphdef), log_probs))

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from grpo_jax.config import EvaluationConfig, MeshConfig, OptimizerConfig
 from grpo_jax.losses import aggregation, dfpo, ratios, surrogates
-from grpo_jax.models import axes, lora
+from grpo_jax.models import axes, head, lora
 from grpo_jax.models.config import LoraConfig
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.training import batches, loop, setup, sharding, sizes
@@ -28,6 +28,15 @@ DRIFT_FIXED = objective_for(
     ratio=ratios.sequence,
     transform=dfpo.DriftFix(transform=dfpo.orth_proj),
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_blocks():
+    """The head in several blocks on every device."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(head, "NARROWEST_BLOCK", 5)
+        patch.setattr(head, "BLOCK_BYTES", 1)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +80,10 @@ def test_every_layout_and_size_is_split_as_well(policy, batch, whole, layout, mo
     # In the group layout a device's share of a micro-batch is whole groups.
     cut = {"shape": (2, 1, 4) if layout == "group" else (2, 2, 2), "micro_batches": 2, "sizes": 2}
     assert_same(whole, one_step(policy, ordered, layout=layout, **cut))
+
+
+def test_logits_may_be_kept_on_any_mesh(policy, batch, whole):
+    assert_same(whole, one_step(policy, batch, shape=(2, 2, 2), micro_batches=2, kept_logits=1000))
 
 
 def test_drift_fix_sees_groups_whole_on_every_mesh(policy, batch):

@@ -39,7 +39,7 @@ def gap(graphdef, params, rollout, sampling, layout=layouts.plain):
     """|sampler − trainer| of the tokens that exist."""
     n = len(rollout.group_ids)
     batch = policy_batch(rollout, advantages=np.zeros(n), scored=np.ones(n, bool), mask_truncated=False)
-    log_probs = make_log_probs(graphdef, temperature=sampling.temperature, head_chunk=16, layout=layout)
+    log_probs = make_log_probs(graphdef, temperature=sampling.temperature, kept_logits=16, layout=layout)
     trainer, _ = log_probs(params, batch)
     return np.abs(np.asarray(trainer) - rollout.sampler_full_log_probs)[batch.loss_mask]
 

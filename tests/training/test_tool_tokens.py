@@ -13,7 +13,8 @@ from grpo_jax.losses import objective as objectives
 from grpo_jax.losses import sampler
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.training import batches, layouts, sharding
-from grpo_jax.training.log_probs import chunked_log_probs, make_log_probs
+from grpo_jax.models.head import log_prob_and_entropy
+from grpo_jax.training.log_probs import make_log_probs
 from grpo_jax.training.metrics import turn_metrics
 from grpo_jax.training.update import make_supervised_update
 from grpo_jax.types import Rollout
@@ -22,7 +23,7 @@ from tests.training.test_update import MODEL, RULES, SGD, state_of
 GROUPS, G, P, T = 2, 4, 3, 8
 N = GROUPS * G
 GRAPHDEF, PARAMS = nnx.split(Decoder(MODEL, rngs=nnx.Rngs(0)))
-LOG_PROBS = make_log_probs(GRAPHDEF, temperature=1.0, head_chunk=16)
+LOG_PROBS = make_log_probs(GRAPHDEF, temperature=1.0, kept_logits=16)
 
 
 def objective_for(rule):
@@ -70,7 +71,7 @@ def with_targets(params, batch, targets):
     rows = layouts.plain(batch)
     hidden, _ = decoder(rows.ids, rows.positions, rows.attend)
     hidden = rows.predicting(hidden)
-    return chunked_log_probs(decoder.logits, hidden, targets, temperature=1.0, chunk=16)
+    return log_prob_and_entropy(decoder.unembedding, hidden, targets, temperature=1.0, keep_logits=False)
 
 
 def weights_of(objective, batch):

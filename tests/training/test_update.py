@@ -39,7 +39,7 @@ RULES = {
 @pytest.fixture(scope="module")
 def policy():
     graphdef, params = nnx.split(Decoder(MODEL, rngs=nnx.Rngs(0)))
-    return make_log_probs(graphdef, temperature=1.0, head_chunk=16), params
+    return make_log_probs(graphdef, temperature=1.0, kept_logits=16), params
 
 
 @pytest.fixture(scope="module")
