@@ -4,7 +4,6 @@ The [N, T, V] logits of at most `kept_logits` tokens wait for the backward pass;
 logits are computed again block by block (`grpo_jax.models.head`). Then nothing is as large as they would be.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 

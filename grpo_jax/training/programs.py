@@ -14,7 +14,7 @@ from grpo_jax.config import Config, OptimizerConfig
 from grpo_jax.losses import objective as objectives
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.training import layouts, sharding
-from grpo_jax.training.log_probs import tokens_within, make_sized_log_probs
+from grpo_jax.training.log_probs import make_sized_log_probs, tokens_within
 from grpo_jax.training.objective import objective_of
 from grpo_jax.training.optimizer import make_optimizer
 from grpo_jax.training.policy import Policy, make_policy

@@ -12,8 +12,8 @@ from flax import nnx
 from grpo_jax.losses import objective as objectives
 from grpo_jax.losses import sampler
 from grpo_jax.models.decoder import Decoder
-from grpo_jax.training import batches, layouts, sharding
 from grpo_jax.models.head import log_prob_and_entropy
+from grpo_jax.training import batches, layouts, sharding
 from grpo_jax.training.log_probs import make_log_probs
 from grpo_jax.training.metrics import turn_metrics
 from grpo_jax.training.update import make_supervised_update
