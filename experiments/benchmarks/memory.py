@@ -4,8 +4,10 @@
     python experiments/benchmarks/memory.py --tunix-python peers/tunix/bin/python
 
 Nothing runs: the programs are compiled for this machine's CPU and asked what they need beside parameters, optimizer
-state and batch. "full logits" is grpo_jax with all logits at once. 2 layers of width 256, vocabulary 151,936, 16
-sequences of 64 + 512 tokens, float32, no activation checkpointing but for grpo_jax's `model.remat` "dots".
+state and batch. "full logits" is the plain layout with a head that makes all logits and leaves the rest to
+`jax.nn.log_softmax` and autodiff; "kept logits" is our own head with room to keep them all. 2 layers of width 256,
+vocabulary 151,936, 16 sequences of 64 + 512 tokens, float32, no activation checkpointing but for grpo_jax's
+`model.remat` "dots".
 """
 
 import argparse
@@ -25,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tunix-python", help="python of an environment with google-tunix 0.1.7")
     options = parser.parse_args()
-    pythons = {"group": sys.executable, "plain": sys.executable, "full logits": sys.executable}
+    pythons = dict.fromkeys(("group", "plain", "kept logits", "full logits"), sys.executable)
     pythons |= {"tunix": options.tunix_python} if options.tunix_python else {}
     load, needed = os.getloadavg()[0], {}
     with tempfile.TemporaryDirectory() as folder:

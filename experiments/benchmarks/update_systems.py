@@ -31,8 +31,13 @@ class System(NamedTuple):
     """Compiles the step, and says what it needs beside its arguments and results."""
 
 
-def native(folder: Path, batch, *, layout: str, head_memory_mib: int = 512) -> System:
-    """grpo_jax, as `grpo-jax train` would compile it with its defaults and `model.remat` "dots"."""
+def native(
+    folder: Path, batch, *, layout: str, head_memory_mib: int = 512, log_softmax: bool = False
+) -> System:
+    """grpo_jax, as `grpo-jax train` would compile it with its defaults and `model.remat` "dots".
+
+    With `log_softmax` the head is what one would write first: all logits, `jax.nn.log_softmax`, and autodiff.
+    """
     import jax
     import jax.numpy as jnp
     import optax
@@ -40,7 +45,7 @@ def native(folder: Path, batch, *, layout: str, head_memory_mib: int = 512) -> S
 
     from grpo_jax.losses import recipes
     from grpo_jax.models import loading, names
-    from grpo_jax.training import log_probs, sharding
+    from grpo_jax.training import layouts, log_probs, sharding
     from grpo_jax.training.update import make_update
     from grpo_jax.types import Batch, TrainState
 
@@ -61,9 +66,18 @@ def native(folder: Path, batch, *, layout: str, head_memory_mib: int = 512) -> S
     )
     mesh = sharding.make_mesh(1)
 
+    def of_all_logits(params, rows):
+        decoder, arranged = nnx.merge(graphdef, params), layouts.plain(rows)
+        hidden, _ = decoder(arranged.ids, arranged.positions, arranged.attend)
+        log_p = jax.nn.log_softmax(decoder.logits(arranged.predicting(hidden)))
+        chosen = jnp.take_along_axis(log_p, arranged.targets[..., None], axis=-1)[..., 0]
+        return chosen, -(jnp.exp(log_p) * log_p).sum(-1)
+
     def updater(optimizer):
         update = make_update(
-            log_probs=log_probs.make_sized_log_probs(
+            log_probs=of_all_logits
+            if log_softmax
+            else log_probs.make_sized_log_probs(
                 graphdef,
                 temperature=1.0,
                 kept_logits=log_probs.tokens_within(head_memory_mib, vocab_size=config.vocab_size),
@@ -272,7 +286,8 @@ def trl(folder: Path, batch) -> System:
 SYSTEMS = {
     "group": lambda *a: native(*a, layout="group"),
     "plain": lambda *a: native(*a, layout="plain"),
-    "full logits": lambda *a: native(*a, layout="plain", head_memory_mib=1 << 20),
+    "kept logits": lambda *a: native(*a, layout="plain", head_memory_mib=1 << 20),
+    "full logits": lambda *a: native(*a, layout="plain", log_softmax=True),
     "tunix": tunix,
     "trl": trl,
 }
