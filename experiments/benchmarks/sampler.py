@@ -1,35 +1,31 @@
 """Tokens per second of the sampling engine beside Transformers' `generate` and Tunix's vanilla sampler.
 
-    python experiments/benchmarks/sampler.py                              # this package and Transformers
-    python experiments/benchmarks/sampler.py --tunix-python v/bin/python  # and Tunix
+    sh experiments/benchmarks/peers_setup.sh peers
+    python experiments/benchmarks/sampler.py --tunix-python peers/tunix/bin/python
 
-Tunix needs an environment of its own (its pins would bind ours):
-
-    python3.11 -m venv v && v/bin/pip install google-tunix==0.1.7
-
-Each system runs in a process of its own that stays warm, and the processes take turns, so that a busy machine
-slows all of them alike: read the ratios, which are of neighbouring runs, and their spread. On a machine that
-others use, `--one-core` gives each system one thread and compares the processor time it took, as threads that
-wait for one another suffer from company out of all proportion (PyTorch's most). The model has
-SmolLM2-135M's shape in float32 with random weights; no token stops, so all sample the same number of tokens.
-Ragged completions have log-normal lengths (median 24, sigma 0.8, at most 192). Transformers gets every prompt
-G times, as TRL passes them. Times are of whole calls: prefill and decoding. CPU figures say nothing of TPUs.
+The systems take turns (`turns.py`). The model has SmolLM2-135M's shape in float32 with random weights; no token stops,
+so all sample the same number of tokens. Ragged completions have log-normal lengths (median 24, sigma 0.8, at most 192).
+Transformers gets every prompt G times, which is TRL's path too: its trainer calls `generate` so. Tunix has no lengths
+per row, so a ragged batch runs to the longest, as it would. Times are of whole calls: prefill and decoding. CPU figures
+say nothing of TPUs.
 """
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import numpy as np
+from turns import Worker, alternate, answer, machine, ratios, spread, write_section
 
+HERE = Path(__file__).parent
 VOCABULARY, LAYERS, WIDTH, MLP, HEADS, KV_HEADS, HEAD_DIM = 49152, 30, 576, 1536, 9, 3, 64
 NEW_TOKENS, LONGEST = 32, 192
-ONE_CORE = "SAMPLER_BENCHMARK_ONE_CORE"
 
 
 @dataclass(frozen=True)
@@ -40,10 +36,11 @@ class Cell:
     group_size: int
     prompt: int
     ragged: bool
+    new_tokens: int = NEW_TOKENS
 
     @property
     def name(self) -> str:
-        lengths = "ragged" if self.ragged else f"{NEW_TOKENS} tokens"
+        lengths = "ragged" if self.ragged else f"{self.new_tokens} tokens"
         return f"{self.completions} x {lengths}, prompt {self.prompt}, G={self.group_size}"
 
     def prompts(self) -> np.ndarray:
@@ -51,9 +48,18 @@ class Cell:
 
     def lengths(self) -> np.ndarray:
         if not self.ragged:
-            return np.full(self.completions, NEW_TOKENS)
+            return np.full(self.completions, self.new_tokens)
         drawn = np.exp(np.random.default_rng(1).normal(np.log(24), 0.8, self.completions))
         return np.clip(drawn.round(), 1, LONGEST).astype(int)
+
+    def step_bytes(self) -> float:
+        """What a decode step has to read, at the very least: parameters, and keys and values so far, once."""
+        parameters = 4 * (
+            VOCABULARY * WIDTH + LAYERS * (2 * WIDTH * (WIDTH + KV_HEADS * HEAD_DIM) + 3 * WIDTH * MLP)
+        )
+        per_token = 4 * 2 * LAYERS * KV_HEADS * HEAD_DIM
+        prompts = self.completions // self.group_size * self.prompt * per_token
+        return parameters + prompts + self.lengths().mean() / 2 * self.completions * per_token
 
 
 CELLS = [
@@ -66,7 +72,7 @@ CELLS = [
 
 
 def native():
-    """This package, 64 slots."""
+    """This package, 64 slots; a call answers its decode steps and how many programs it has compiled."""
     import jax
     from flax import nnx
 
@@ -86,7 +92,7 @@ def native():
     graphdef, params = nnx.split(Decoder(config, rngs=nnx.Rngs(0)))
     engines = {}
 
-    def generate(cell: Cell, seed: int) -> None:
+    def generate(cell: Cell, seed: int) -> tuple[int, int]:
         lengths = cell.lengths()
         if cell not in engines:
             engines[cell] = NativeEngine(graphdef, max_prompt_length=cell.prompt, slots=64)
@@ -98,6 +104,7 @@ def native():
             max_tokens=lengths.reshape(-1, cell.group_size),
         )
         assert (rollout.completion_lengths == lengths).all()
+        return engines[cell].work.steps, len(engines[cell].programs)
 
     return generate
 
@@ -149,7 +156,7 @@ def transformers():
 
 
 def tunix():
-    """Tunix's vanilla sampler. Without lengths per row, a ragged batch runs to the longest, as it would."""
+    """Tunix's vanilla sampler."""
     from flax import nnx
     from tunix.generate.sampler import CacheConfig, Sampler
     from tunix.models.llama3.model import Llama3, ModelConfig
@@ -211,91 +218,101 @@ def tunix():
 SYSTEMS = {"native": native, "transformers": transformers, "tunix": tunix}
 
 
+def read_rate() -> float:
+    """Bytes per second at which all cores together read memory: the best of some sums of 1 GiB."""
+    import jax
+    import jax.numpy as jnp
+
+    total, x = jax.jit(lambda x: x.sum(axis=1)), jnp.ones((1024, 1 << 18), jnp.float32)
+
+    def once():
+        begin = time.perf_counter()
+        total(x).block_until_ready()
+        return x.nbytes / (time.perf_counter() - begin)
+
+    return max(once() for _ in range(5))
+
+
 def work(system: str) -> None:
-    """A worker: one cell and seed per line in, seconds out (of the processor, when there is one thread)."""
-    clock = time.process_time if os.environ.get(ONE_CORE) else time.perf_counter
+    """Answers {"cell", "seed"} by [seconds, what the system says], and {"read_rate": true}."""
     generate = SYSTEMS[system]()
-    for line in sys.stdin:
-        request = json.loads(line)
-        begin = clock()
-        generate(Cell(**request["cell"]), request["seed"])
-        print(json.dumps(clock() - begin), flush=True)
+
+    def respond(**request):
+        if "read_rate" in request:
+            return read_rate()
+        begin = time.perf_counter()
+        said = generate(Cell(**request["cell"]), request["seed"])
+        return time.perf_counter() - begin, said
+
+    answer(sys.stdin, respond)
 
 
-class Worker:
-    """A warm process of one system."""
-
-    def __init__(self, system: str, python: str, *, one_core: bool):
-        environment = {**os.environ, "PYTHONPATH": os.getcwd(), "JAX_PLATFORMS": "cpu"}
-        if one_core:
-            environment |= {ONE_CORE: "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-            environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-        self.process = subprocess.Popen(
-            [python, os.path.abspath(__file__), "--work", system],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
+def measure(cell: Cell, workers: list[Worker], rounds: int) -> list[str]:
+    """The table of one cell."""
+    request, tokens, ours = {"cell": asdict(cell)}, int(cell.lengths().sum()), workers[0]
+    first = {worker.system: worker.ask(**request, seed=0)[0] for worker in workers}
+    seconds = {worker.system: [] for worker in workers}
+    for seed in range(1, rounds + 1):
+        for system, ((taken, said),) in alternate(workers, rounds=1, **request, seed=seed).items():
+            seconds[system].append(taken)
+            steps, programs = said or (steps, programs)
+        print(cell.name, {s: f"{v[-1]:.2f} s" for s, v in seconds.items()}, flush=True)
+    lines = [
+        f"**{cell.name}**: {tokens} tokens in {steps} decode steps, {programs} programs; {rounds} rounds.",
+        "",
+        "| system | first call (compiles), s | call, s | tokens/s | times ours |",
+        "|---|---|---|---|---|",
+    ]
+    for system, values in seconds.items():
+        lines.append(
+            f"| {system} | {first[system]:.1f} | {spread(values)} | {tokens / statistics.median(values):.0f} "
+            f"| {spread(ratios(values, seconds['native']))} |"
         )
-
-    def seconds(self, cell: Cell, seed: int) -> float:
-        self.process.stdin.write(json.dumps({"cell": asdict(cell), "seed": seed}) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-    def close(self) -> None:
-        self.process.stdin.close()
-        self.process.wait()
+    if not cell.ragged:
+        lines += ["", against_memory(cell, ours, seconds["native"], steps)]
+    return [*lines, ""]
 
 
-def memory_floor(cell: Cell) -> str:
-    """What a decode step has to read, at the very least, per token: parameters and keys and values once."""
-    parameters = 4 * (
-        VOCABULARY * WIDTH + LAYERS * (2 * WIDTH * (WIDTH + KV_HEADS * HEAD_DIM) + 3 * WIDTH * MLP)
+def against_memory(cell: Cell, ours: Worker, seconds: list[float], steps: int) -> str:
+    """How near our decode steps are to reading what they must."""
+    prompts_alone = {"cell": asdict(cell) | {"new_tokens": 1}}
+    ours.ask(**prompts_alone, seed=0)
+    prefill = statistics.median(ours.ask(**prompts_alone, seed=seed)[0] for seed in (1, 2, 3))
+    step, rate = (statistics.median(seconds) - prefill) / steps, ours.ask(read_rate=True)
+    floor = cell.step_bytes() / rate
+    return (
+        f"Prompts take {prefill:.2f} s of a native call and a decode step {1e3 * step:.0f} ms. It must read "
+        f"{cell.step_bytes() / 1e6:.0f} MB ({cell.step_bytes() / 1e6 / cell.completions:.1f} a token), {1e3 * floor:.0f} "
+        f"ms at the {rate / 1e9:.1f} GB/s at which memory was read in the same run."
     )
-    per_token = 4 * 2 * LAYERS * KV_HEADS * HEAD_DIM
-    prompts = cell.completions // cell.group_size * cell.prompt * per_token
-    own = cell.lengths().mean() / 2 * cell.completions * per_token
-    total = (parameters + prompts + own) / cell.completions
-    return f"{total / 1e6:.1f} MB a token ({parameters / cell.completions / 1e6:.1f} of them parameters)"
 
 
 def main() -> None:
+    """Measures the cells asked for and writes the README's section."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cells", type=int, nargs="*", default=range(len(CELLS)), help="indices into CELLS")
-    parser.add_argument("--one-core", action="store_true", help="one thread each, processor time")
-    parser.add_argument("--tunix-python", help="python of an environment with google-tunix")
-    parser.add_argument("--work", choices=SYSTEMS, help=argparse.SUPPRESS)
+    parser.add_argument("--tunix-python", help="python of an environment with google-tunix 0.1.7")
+    parser.add_argument("--dry", action="store_true", help="print, and leave the README as it is")
     options = parser.parse_args()
-    if options.work:
-        return work(options.work)
-    pythons = {"native": sys.executable, "transformers": sys.executable}
+    ours = {"PYTHONPATH": str(HERE.parent.parent)}  # the package, installed or not
+    workers = [
+        Worker(Path(__file__), s, python=sys.executable, environment=ours) for s in SYSTEMS if s != "tunix"
+    ]
     if options.tunix_python:
-        pythons["tunix"] = options.tunix_python
-    workers = {
-        system: Worker(system, python, one_core=options.one_core) for system, python in pythons.items()
-    }
+        workers.append(Worker(Path(__file__), "tunix", python=options.tunix_python))
+    load, lines = os.getloadavg()[0], []
     for cell in (CELLS[i] for i in options.cells):
-        tokens = int(cell.lengths().sum())
-        print(f"\n{cell.name}: {tokens} tokens; a step must read {memory_floor(cell)}", flush=True)
-        first = {system: worker.seconds(cell, 0) for system, worker in workers.items()}
-        print("  first call, compilation included: " + ", ".join(f"{s} {t:.1f} s" for s, t in first.items()))
-        seconds = {system: [] for system in workers}
-        for seed in range(1, options.rounds + 1):
-            for system, worker in workers.items():
-                seconds[system].append(worker.seconds(cell, seed))
-        for system, times in seconds.items():
-            ratios = [other / ours for other, ours in zip(times, seconds["native"], strict=True)]
-            rate, ratio = tokens / statistics.median(times), statistics.median(ratios)
-            spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-            print(
-                f"  {system:12s} {rate:7.1f} tokens/s; native is {ratio:.2f}x as fast ({spread})", flush=True
-            )
-    for worker in workers.values():
+        lines += measure(cell, workers, options.rounds)
+    for worker in workers:
         worker.close()
-    return None
+    text = "\n".join(
+        [machine(f"python experiments/benchmarks/sampler.py --rounds {options.rounds} …", load), "", *lines]
+    )
+    print(text)
+    if not options.dry:
+        write_section(HERE / "README.md", "sampler", text)
 
 
 if __name__ == "__main__":
-    main()
+    work(sys.argv[1]) if sys.argv[1:2] and sys.argv[1] in SYSTEMS else main()

@@ -7,7 +7,7 @@ import numpy as np
 SHORTEST_PROMPT = 16
 FEWEST_SLOTS = 8  # below this a step costs reading the parameters, however few slots there are
 FEWEST_COLUMNS = 64
-SHRINK = 4  # slots are given up by this factor: each size is another program to compile
+SHRINK = 2  # a long tail is spent in few slots, for one more program to compile at each size
 PREFILL_TOKENS = 4096  # bounds the memory of one prefill
 FIXED_PREFILL = 8  # prompts per prefill when there is to be one size of everything
 

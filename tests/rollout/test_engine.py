@@ -258,7 +258,7 @@ def test_programs_are_noted_and_bounded():
         engine.generate([[1] * (step % 20 + 1)] * 8, sampling=sampling, key=key)
     assert compiled() - before <= len(engine.programs)
     decodes = {sizes for program, sizes in engine.programs if program == "decode"}
-    assert len(decodes) == 2 * 2  # prompts of 16 and 20 tokens, 32 and 8 slots
+    assert len(decodes) == 2 * 3  # prompts of 16 and 20 tokens; 32, 16 and 8 slots
 
 
 WRONG = [
