@@ -155,12 +155,6 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         f"rollout.group_size = {rollout.group_size}",
     )
     _require(
-        update.layout != "packed" or fsdp * tensor == 1,
-        "update.layout",
-        update.layout,
-        f"plain or auto: packing moves tokens between rows, which mesh.fsdp = {fsdp} and mesh.tensor = {tensor} split",
-    )
-    _require(
         update.old_log_probs == "trainer" or config.loss.sampler_correction is None,
         "update.old_log_probs",
         update.old_log_probs,

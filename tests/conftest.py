@@ -32,6 +32,11 @@ MOST_MAPPINGS = 20_000
 def room_for_programs():
     """Lets go of compiled programs between modules, once there are many."""
     yield
+    let_go_of_programs()
+
+
+def let_go_of_programs():
+    """Forgets what is compiled, if that is much; to be compiled again from the cache on disk."""
     maps = Path("/proc/self/maps")
     if maps.exists() and len(maps.read_text().splitlines()) > MOST_MAPPINGS:
         jax.clear_caches()

@@ -62,10 +62,6 @@ FLAGS = {
         ["update.micro_batch", "got 3", "mesh.data x mesh.fsdp = 2"],
     ),
     "axis that splits nothing": (["--mesh.tensor", "5"], ["mesh.tensor", "got 5", "model.num_heads = 2"]),
-    "packing across devices": (
-        ["--mesh.data", "1", "--mesh.fsdp", "2", "--update.layout", "packed"],
-        ["update.layout", "'packed'", "mesh.fsdp = 2"],
-    ),
     "no devices": (["--mesh.fsdp", "0"], ["mesh.fsdp", "got 0", "1 or more"]),
     "copies that do not fit": (["--mesh.data", "5", "--mesh.fsdp", "2"], ["mesh.data", "got 5", "at most 4"]),
     "mini-batch that does not divide": (["--update.mini_batch", "3"], ["update.mini_batch", "got 3"]),

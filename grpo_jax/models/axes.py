@@ -9,6 +9,7 @@ whole along that axis (three key heads on `tensor` 2 are computed on both device
 nothing at all is an error of the config.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -159,6 +160,48 @@ def lookup(table: jax.Array, ids: jax.Array) -> jax.Array:
 
     apply.defvjp(lambda table, places, ids: (apply(table, places, ids), (places, ids)), pull)
     return constrain(apply(table, jnp.arange(table.shape[0], dtype=ids.dtype), ids), "rows")
+
+
+def parts_of(split: PartitionSpec) -> int:
+    """Into how many parts it splits a first dimension, on the mesh whose context this is traced in."""
+    axes = _free_axes()
+    names = split[0] if split else ()
+    return math.prod(axes[name] for name in ((names,) if isinstance(names, str) else names or ()))
+
+
+def where_rows_lie(function: Callable, split: PartitionSpec) -> Callable:
+    """`function` run by every device on the rows it holds, `split` being how those of arguments and results are split.
+
+    Nothing in it is left to the partitioner, which aborts on some gathers (see `pick`), so it costs no communication.
+    What it computes cannot be differentiated, for the reason given in `lookup`.
+    """
+    axes = {name for name, size in _free_axes().items() if size > 1}
+    if not axes:
+        return function
+    return jax.shard_map(function, in_specs=split, out_specs=split, axis_names=axes)
+
+
+def take_rows(values: jax.Array, index: jax.Array, split: PartitionSpec) -> jax.Array:
+    """values[index] among the rows that a device holds of both, and 0 where there is no such row; with its gradient."""
+
+    held = values.shape[0] // parts_of(split)
+
+    def forward(values, index):
+        return jnp.take(values, index, axis=0, mode="fill", fill_value=0)
+
+    def backward(cotangent, index):
+        zeros = jnp.zeros_like(cotangent, shape=(held, *cotangent.shape[1:]))
+        return zeros.at[index].add(cotangent, mode="drop")
+
+    @jax.custom_vjp
+    def apply(values, index):
+        return where_rows_lie(forward, split)(values, index)
+
+    def pull(index, cotangent):
+        return where_rows_lie(backward, split)(cotangent, index), None
+
+    apply.defvjp(lambda values, index: (apply(values, index), index), pull)
+    return apply(values, index)
 
 
 def _free_axes() -> dict[str, int]:

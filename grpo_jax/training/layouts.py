@@ -9,13 +9,14 @@ the same log-probabilities where `loss_mask` is True, and anything finite elsewh
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from grpo_jax.models import attention, splash
+from grpo_jax.models import attention, axes, splash
 from grpo_jax.models.axes import DATA
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.training import packing
@@ -91,11 +92,47 @@ def group(group_size: int, *, by_kernel: bool = False) -> Layout:
     return lay_out
 
 
+class _Packed(NamedTuple):
+    """Integers of a device's own rows laid out by `packed`; indices count within what the device holds."""
+
+    ids: Int[Array, "R L"]
+    positions: Int[Array, "R L"]
+    segments: Int[Array, "R L"]
+    targets: Int[Array, "R T"]
+    predictor: Int[Array, "R*T"]
+    """For each target the place of the token that predicts it, of R·L."""
+    slot: Int[Array, "N*T"]
+    """For each completion token of the batch its place among the targets; R·T for one that does not exist."""
+
+
 def packed(batch: Batch, *, rows: int, product: attention.Product = attention.einsum) -> Rows:
     """Several sequences a row of P + T tokens, in `rows` rows, which must be enough: see `packing.rows_needed`.
 
-    Tokens after the last that trains are left out, and whole sequences if none trains.
+    Tokens after the last that trains are left out, and whole sequences if none trains. A device packs the sequences it
+    holds, so that none moves to another.
     """
+    N, T = batch.completion_ids.shape
+    split = axes.split_of(["rows"], [N])
+    laid = axes.where_rows_lie(partial(_pack, rows=rows // axes.parts_of(split)), split)(batch)
+
+    def predicting(hidden):
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        return axes.take_rows(flat, laid.predictor, split).reshape(rows, T, -1)
+
+    def restore(values):
+        return axes.take_rows(values.reshape(-1), laid.slot, split).reshape(N, T)
+
+    return Rows(
+        ids=laid.ids,
+        positions=laid.positions,
+        attend=attention.packed(laid.segments, laid.positions, product=product),
+        predicting=predicting,
+        targets=laid.targets,
+        restore=restore,
+    )
+
+
+def _pack(batch: Batch, *, rows: int) -> _Packed:
     (N, T), P = batch.completion_ids.shape, batch.prompt_ids.shape[1]
     L = P + T
     needed = packing.needed_tokens(batch)
@@ -111,25 +148,17 @@ def packed(batch: Batch, *, rows: int, product: attention.Product = attention.ei
         values = jnp.broadcast_to(values, place.shape).astype(jnp.int32)
         return flat.at[place].set(values, mode="drop").reshape(rows, L)
 
-    positions = laid(within, 0)
-    segments = laid(jnp.arange(N)[:, None], -1)
     # The completion tokens that exist, one after another; a place for a token that does not is N·T.
-    token = jnp.nonzero(real[:, P:].reshape(-1), size=rows * T, fill_value=N * T)[0]
-    predictor = jnp.minimum((place[:, P:] - 1).reshape(-1)[jnp.minimum(token, N * T - 1)], rows * L - 1)
-
-    def predicting(hidden):
-        return hidden.reshape(rows * L, -1)[predictor].reshape(rows, T, -1)
-
-    def restore(values):
-        return jnp.zeros((N * T,), values.dtype).at[token].set(values.reshape(-1), mode="drop").reshape(N, T)
-
-    return Rows(
+    exists = real[:, P:].reshape(-1)
+    token = jnp.nonzero(exists, size=rows * T, fill_value=N * T)[0]
+    nearest = jnp.minimum(token, N * T - 1)
+    return _Packed(
         ids=laid(jnp.concatenate([batch.prompt_ids, batch.completion_ids], axis=1), 0),
-        positions=positions,
-        attend=attention.packed(segments, positions, product=product),
-        predicting=predicting,
-        targets=batch.completion_ids.reshape(-1)[jnp.minimum(token, N * T - 1)].reshape(rows, T),
-        restore=restore,
+        positions=laid(within, 0),
+        segments=laid(jnp.arange(N)[:, None], -1),
+        targets=batch.completion_ids.reshape(-1)[nearest].reshape(rows, T),
+        predictor=jnp.minimum((place[:, P:] - 1).reshape(-1)[nearest], rows * L - 1),
+        slot=jnp.where(exists, jnp.cumsum(exists) - 1, rows * T),
     )
 
 
@@ -137,8 +166,8 @@ def choose(name: Name, *, rows: int, group_size: int, mesh: Mesh) -> Name:
     """The layout of micro-batches of `rows` sequences per device of `mesh`.
 
     auto is group where these are whole groups, as a prompt is then computed once; else packed, which takes no more rows
-    than plain and fewer the more lengths differ. Where fsdp or tensor split arrays it is plain: packing moves tokens
-    between rows, hence between devices.
+    than plain and fewer the more lengths differ. Where fsdp or tensor split arrays it is plain: there packed gives the
+    same gradients too, but has not been timed.
     """
     if name != "auto":
         return name

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from grpo_jax.models import axes
 from grpo_jax.types import Batch
 
 
@@ -45,7 +46,15 @@ def first_fit(lengths: Int[Array, "N"], row_length: int) -> Packing:
 
 
 def rows_needed(batch: Batch) -> Int[Array, ""]:
-    """Rows that the packed layout needs: for the tokens, and T of each for the completion tokens' log-probabilities."""
+    """Rows that the packed layout needs: for the tokens, and T of each for the completion tokens' log-probabilities.
+
+    Where several devices hold the batch's rows, each packs its own into as many as the fullest needs.
+    """
+    split = axes.split_of(["rows"], [batch.completion_ids.shape[0]])
+    return axes.parts_of(split) * axes.where_rows_lie(_rows_needed, split)(batch).max()
+
+
+def _rows_needed(batch: Batch) -> Int[Array, "1"]:
     T = batch.completion_ids.shape[1]
     rows = first_fit(needed_tokens(batch), batch.prompt_ids.shape[1] + T).rows
-    return jnp.maximum(rows, -(-trained_columns(batch).sum() // T))
+    return jnp.maximum(rows, -(-trained_columns(batch).sum() // T))[None]

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from grpo_jax.models import axes
 from grpo_jax.training import packing
 from grpo_jax.types import Batch
 
@@ -70,8 +71,13 @@ def packed_rows(at: Callable[[int], LogProbs], *, sizes: int) -> Sized:
     """The packed layout, in only so many rows."""
 
     def cuts(batch: Batch) -> tuple[int, ...]:
-        row = batch.prompt_ids.shape[1] + batch.completion_ids.shape[1]
-        return steps(batch.prompt_ids.shape[0], sizes=sizes, smallest=-(-FEWEST_TOKENS // row))
+        N, row = batch.prompt_ids.shape[0], batch.prompt_ids.shape[1] + batch.completion_ids.shape[1]
+        # Every device has as many rows of a size as any other.
+        parts = axes.parts_of(axes.split_of(["rows"], [N]))
+        return tuple(
+            parts * size
+            for size in steps(N // parts, sizes=sizes, smallest=-(-FEWEST_TOKENS // (row * parts)))
+        )
 
     return Sized(at, cuts, packing.rows_needed)
 

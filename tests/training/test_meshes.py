@@ -72,10 +72,11 @@ def test_gradients_do_not_depend_on_the_mesh(policy, batch, whole, shape, micro_
     assert_same(whole, one_step(policy, batch, shape=shape, micro_batches=micro_batches))
 
 
-@pytest.mark.parametrize("layout", ["plain", "group"])
+@pytest.mark.parametrize("layout", ["plain", "group", "packed"])
 def test_every_layout_and_size_is_split_as_well(policy, batch, whole, layout, monkeypatch):
-    """Rows sorted by length and cut, or a prompt with all its completions in a row. The packed layout is for data alone."""
+    """Rows sorted by length and cut, a prompt with all its completions in a row, or the rows that a device holds packed."""
     monkeypatch.setattr(sizes, "SHORTEST_CUT", 1)
+    monkeypatch.setattr(sizes, "FEWEST_TOKENS", 1)
     ordered, _ = batches.by_group(batch, batch.group_ids, group_size=G)
     # In the group layout a device's share of a micro-batch is whole groups.
     cut = {"shape": (2, 1, 4) if layout == "group" else (2, 2, 2), "micro_batches": 2, "sizes": 2}
