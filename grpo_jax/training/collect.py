@@ -2,11 +2,13 @@
 
 collect      sample and judge, in rounds if need be, and take advantages: a `Collected`
 begin        a round of sampling, under way
-sample       completions of examples under a state's policy, for evaluation
+held         a state's policy as it is now, in the sampler, for evaluation
+sample       completions of examples under that policy
 answers      what makes them conversations, if there is an environment
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,8 +91,11 @@ def begin(run: Run, state: TrainState, *, step: int, number: int = 0) -> Started
     return start(run, lora.join(params, state.frozen), examples, sampling, key=key)
 
 
-def start(run: Run, params: Any, examples: Sequence[Example], sampling: Sampling, *, key) -> Started:
-    """Begins to sample this host's share of the examples, each with the noise of its place among all of them."""
+def start(run: Run, params: Any | None, examples: Sequence[Example], sampling: Sampling, *, key) -> Started:
+    """Begins to sample this host's share of the examples, each with the noise of its place among all of them.
+
+    `params` are None where they are `held`.
+    """
     started = Started(examples, hosts.share(len(examples)))
     own = started.own_examples()
     pending = run.sampler.start(
@@ -200,9 +205,14 @@ def answers(run: Run, examples: Sequence[Example], *, group_size: int) -> dict[s
     return {"reply": conversations.reply_with(run.environment, problems, run.tokenizer)}
 
 
-def sample(run: Run, state: TrainState, examples: Sequence[Example], sampling: Sampling, *, key) -> Rollout:
-    """Completions of the examples' prompts under the state's policy as it is now."""
+def held(run: Run, state: TrainState) -> AbstractContextManager[None]:
+    """Loads the state's policy as it is now into the sampler, once for every `sample` inside."""
+    return run.sampler.holding(sharding.own(lora.join(state.params, state.frozen), run.mesh))
+
+
+def sample(run: Run, examples: Sequence[Example], sampling: Sampling, *, key) -> Rollout:
+    """Completions of the examples' prompts under the policy that is `held`."""
     with hosts.alike():
-        started = start(run, lora.join(state.params, state.frozen), examples, sampling, key=key)
+        started = start(run, None, examples, sampling, key=key)
         rollout = in_place(started.pending.result(), started.places)
     return rows(joined(hosts.gather(rollout)), slice(len(examples) * sampling.group_size))

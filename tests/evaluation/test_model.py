@@ -13,6 +13,7 @@ import pytest
 from grpo_jax.cli import main
 from grpo_jax.evaluation import judging
 from grpo_jax.evaluation.model import evaluate_model
+from grpo_jax.rollout import NativeEngine
 from grpo_jax.statistics import compare
 from grpo_jax.training.records import read_rows
 from tests.evaluation.models import KILL_AFTER, write_model, write_run
@@ -111,11 +112,25 @@ def test_ctrl_c_says_how_to_go_on(run, whole, tmp_path, capsys, monkeypatch):
     assert completions(tmp_path) == completions(whole.folder)
 
 
-def test_a_finished_evaluation_samples_nothing(run, whole, monkeypatch):
-    def sampled(*_, **__):
-        raise AssertionError("it sampled")
+def test_parameters_are_loaded_once_for_all_calls(run, tmp_path, monkeypatch):
+    loaded, calls = [], []
+    for name, seen in (("load", loaded), ("generate", calls)):
+        real = getattr(NativeEngine, name)
+        monkeypatch.setattr(
+            NativeEngine,
+            name,
+            lambda self, x, real=real, seen=seen, **k: seen.append(x) or real(self, x, **k),
+        )
+    evaluate_model(run, out=tmp_path, **OPTIONS)
+    assert len(calls) == 4 and [params is None for params in loaded] == [False, True]
 
-    monkeypatch.setattr("grpo_jax.rollout.NativeEngine.generate", sampled)
+
+def test_a_finished_evaluation_samples_and_loads_nothing(run, whole, monkeypatch):
+    def used(*_, **__):
+        raise AssertionError("it used the sampler")
+
+    monkeypatch.setattr(NativeEngine, "generate", used)
+    monkeypatch.setattr(NativeEngine, "load", used)
     assert evaluate_model(run, **OPTIONS).numbers() == whole.numbers()
 
 
