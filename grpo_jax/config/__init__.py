@@ -128,7 +128,8 @@ class RolloutConfig:
     tensor: int = 1
     """devices: how many of them compute the same completions together, as mesh.tensor does."""
     quantize: Literal["none", "int8"] = "none"
-    """int8 samples with the blocks' matrices in 8 bits (extra: int8); loss.sampler_correction corrects for it."""
+    """int8 samples with the matrices of attention and MLP in 8 bits (extra: int8), the embedding, the head and norms as
+    they are; loss.sampler_correction corrects for it."""
     gap_warning: float = 0.02
     """Warn when sampler and trainer disagree on a token's log-probability by more than this on average; 0 never warns."""
 

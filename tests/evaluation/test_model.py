@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.cli import main
+from grpo_jax.config import RolloutConfig
 from grpo_jax.evaluation import judging
 from grpo_jax.evaluation.model import evaluate_model
 from grpo_jax.rollout import NativeEngine
@@ -60,6 +61,28 @@ def test_a_runs_own_problems_under_its_own_judge(run, whole):
     assert found.length_mean == np.mean([row["length"] for row in rows])
     assert {row["length"] for row in rows} <= {1, 2, 3, 4}
     assert len({row["completion"] for row in rows}) > 30  # every sample of every problem has its own noise
+
+
+def test_a_run_is_truncated_as_it_was_trained_unless_asked_otherwise(tmp_path):
+    """Its rollout.top_p and top_k, as its own evaluations do; the temperature is its evaluation's."""
+    rollout = RolloutConfig(
+        batch_size=4,
+        group_size=4,
+        max_prompt_length=8,
+        max_completion_length=4,
+        temperature=0.7,
+        top_k=9,
+        top_p=0.8,
+        allow_truncated_sampling=True,
+    )
+    run = write_run(tmp_path / "run", rollout=rollout)
+    own = evaluate_model(run, problems=2)
+    assert own.title.endswith("step 1: 3 samples a problem, temperature 0.9, top_p 0.8, top_k 9, seed 0")
+    assert str(own).startswith(own.title)
+    wider = evaluate_model(run, problems=2, top_k=0, top_p=0.95, out=tmp_path / "wider")
+    assert wider.title.endswith("temperature 0.9, top_p 0.95, seed 0")
+    greedy = evaluate_model(run, problems=2, temperature=0, out=tmp_path / "greedy")
+    assert greedy.title.endswith("1 samples a problem, temperature 0, seed 0")
 
 
 def test_a_completion_does_not_depend_on_the_call_it_is_made_in(run, whole, tmp_path):
