@@ -2,6 +2,7 @@
 
 collect      sample and judge, in rounds if need be, and take advantages: a `Collected`
 begin        a round of sampling, under way
+play_back    a recorded rollout in its place
 held         a state's policy as it is now, in the sampler, for evaluation
 sample       completions of examples under that policy
 answers      what makes them conversations, if there is an environment
@@ -18,8 +19,9 @@ import numpy as np
 from grpo_jax import keys, tasks
 from grpo_jax.environments import conversations
 from grpo_jax.models import lora
+from grpo_jax.rollout.background import finished
 from grpo_jax.rollout.engine import Sampling
-from grpo_jax.training import batches, hosts, sharding
+from grpo_jax.training import batches, hosts, replaying, sharding
 from grpo_jax.training.journal import Journal
 from grpo_jax.training.judging import Judged, in_place, join, judge
 from grpo_jax.training.metrics import rollout_metrics, turn_metrics
@@ -50,6 +52,8 @@ def collect(run: Run, state: TrainState, journal: Journal, *, step: int) -> tupl
             rounds += 1
         selection = select(mixed_of(judged), judged.rollout.group_ids, groups=options.batch_size)
         counts = selection_metrics(mixed_of(judged), rounds=rounds, groups=options.batch_size)
+    if options.record:
+        journal.rollout(judged.rollout, step=step)
     with journal.timer("reward"):
         advantages, history, group_metrics = weigh(run, state, judged, selection)
     if judged.scores.failures:  # reward.on_failure is "unscored": what was left out should not go unseen
@@ -85,6 +89,8 @@ def begin(run: Run, state: TrainState, *, step: int, number: int = 0) -> Started
     key = keys.fold(state.key, "rollout", step)
     cursor = state.cursor + number * options.batch_size
     examples = next_examples(run, replace(state, cursor=cursor), options.batch_size)
+    if run.replay is not None:
+        return play_back(run, examples, step=step)
     params = state.params if state.sampler_params is None else state.sampler_params
     sampling = sampling_of(run, temperature=options.temperature, group_size=options.group_size)
     key = keys.fold(key, "round", number) if number else key
@@ -107,6 +113,18 @@ def start(run: Run, params: Any | None, examples: Sequence[Example], sampling: S
         **answers(run, own, group_size=sampling.group_size),
     )
     return started._replace(pending=pending)
+
+
+def play_back(run: Run, examples: Sequence[Example], *, step: int) -> Started:
+    """The recorded rollout of `step`, as if it had just been sampled; each host has its share of it."""
+    options, places = run.config.rollout, hosts.share(len(examples))
+    with hosts.alike():
+        rollout = replaying.replayed(run.replay, [e.prompt_ids for e in examples], options, step=step)
+    own = [min(place, len(examples) - 1) for place in places]
+    G = options.group_size
+    share = rows(rollout, [place * G + sample for place in own for sample in range(G)])
+    share = replace(share, group_ids=np.repeat(np.arange(len(own), dtype=np.int32), G))
+    return Started(examples, places, finished(share, group_size=G))
 
 
 def weigh(
