@@ -125,6 +125,14 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
     if architecture:
         _check_architecture(architecture, length=rollout.max_prompt_length + rollout.max_completion_length)
         _check_splits(config.mesh, architecture)
+    for name, off in {"lag": 0, "dynamic_sampling": False, "devices": 0, "record": False}.items():
+        value = getattr(rollout, name)
+        _require(
+            not rollout.replay or value == off,
+            f"rollout.{name}",
+            value,
+            f"{off} with rollout.replay, which trains on what was sampled before",
+        )
     mini_batch = amounts.groups_per_step(config)
     _require(
         rollout.batch_size % mini_batch == 0,

@@ -128,7 +128,13 @@ class RolloutConfig:
     tensor: int = 1
     """devices: how many of them compute the same completions together, as mesh.tensor does."""
     quantize: Literal["none", "int8"] = "none"
-    """int8 samples with the blocks' matrices in 8 bits (extra: int8); loss.sampler_correction corrects for it."""
+    """int8 samples with the matrices of attention and MLP in 8 bits (extra: int8), the embedding, the head and norms as
+    they are; loss.sampler_correction corrects for it."""
+    record: bool = False
+    """Write every rollout into the run's folder, a file a step (rollouts/step-000001.parquet, …), with its log-probs."""
+    replay: str = ""
+    """Train on recorded rollouts in place of sampling: the rollouts folder of a run, or a .jsonl or .parquet file of such
+    rows. Data, tokenizer, seed and sizes must be those of the recording; rewards are judged anew, evaluations sampled."""
     gap_warning: float = 0.02
     """Warn when sampler and trainer disagree on a token's log-probability by more than this on average; 0 never warns."""
 

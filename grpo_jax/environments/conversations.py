@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_jax.environments.interface import Environment
+from grpo_jax.environments.interface import ROLES, Environment
 from grpo_jax.models.tokenizers import Tokenizer
 from grpo_jax.types import InputError, Message, Problem
 
@@ -42,6 +42,10 @@ def reply_with(
             raise InputError(
                 f"rollout.environment: step answered {answer!r}, expected a Message, whose content is text, or None at "
                 "the end"
+            )
+        if answer.role not in ROLES:
+            raise InputError(
+                f"rollout.environment: step answered with the role {answer.role!r}, expected one of {', '.join(ROLES)}"
             )
         with _blamed(environment, text):
             return tokenizer.encode_reply(problems[n].prompt, turn_ids, answer)

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple, Protocol
 
 from grpo_jax.types import Message, Problem
 
+ROLES = ("tool", "user")
+"""Of an environment's answers: who speaks, for the chat template."""
+
 
 class Step(NamedTuple):
     """What follows a turn."""
@@ -16,7 +19,7 @@ class Step(NamedTuple):
     state: Any
     """The environment's state after it."""
     answer: Message | None
-    """What the policy reads before its next turn, as a message of the role "tool" or "user". None: it is over."""
+    """What the policy reads before its next turn, as a message of one of the `ROLES`. None: it is over."""
 
 
 class Environment(Protocol):

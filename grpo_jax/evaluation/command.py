@@ -21,8 +21,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--samples", type=int, metavar="K", help="completions per problem (default: the run's, else 4)")
     add("--temperature", type=float, metavar="X", help="of sampling (default: the run's, else 1)")
-    add("--top-p", type=float, default=1.0, metavar="X", help="sample within this probability mass (1: off)")
-    add("--top-k", type=int, default=0, metavar="K", help="sample among the K likeliest tokens (0: off)")
+    add(
+        "--top-p",
+        type=float,
+        metavar="X",
+        help="sample within this probability mass (1: off; default: the run's rollout.top_p)",
+    )
+    add(
+        "--top-k",
+        type=int,
+        metavar="K",
+        help="sample among the K likeliest tokens (0: off; default: the run's rollout.top_k)",
+    )
     add("--max-tokens", type=int, metavar="N", help="of a completion (default: what the task recommends)")
     add("--problems", type=int, default=0, metavar="N", help="the first N of each task (default: all)")
     add("--seed", type=int, default=0, metavar="N", help="of sampling (default: 0)")

@@ -41,7 +41,12 @@ class Job:
 
 
 def sampling_of(
-    subject: Subject, *, samples: int | None, temperature: float | None, top_p: float, top_k: int
+    subject: Subject,
+    *,
+    samples: int | None,
+    temperature: float | None,
+    top_p: float | None,
+    top_k: int | None,
 ) -> Sampling:
     """How completions are drawn; None is what the run's own evaluations do."""
     config = subject.opened.config
@@ -51,10 +56,12 @@ def sampling_of(
         samples = 1 if temperature == 0 else config.evaluation.samples if config else 4
     if temperature == 0 and samples > 1:
         raise ValueError(f"samples: got {samples}, expected 1: at temperature 0 all samples are the same")
+    # At temperature 0 there is nothing to cut off, so a run's truncation is left out.
+    cut = config.rollout if config and temperature != 0 else Sampling()
     return Sampling(
         temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
+        top_p=cut.top_p if top_p is None else top_p,
+        top_k=cut.top_k if top_k is None else top_k,
         group_size=samples,
         stop_ids=subject.opened.tokenizer.stop_ids,
     )

@@ -45,13 +45,14 @@ def judge(
     """
     graphdef, params = model
     samples = job.sampling.group_size
-    with closing(Background(_engine(job, graphdef, tokenizer))) as sampler:
-        for problems in job.calls:
-            if ledger.has(problems.tolist(), samples):
-                continue
+    calls = [problems for problems in job.calls if not ledger.has(problems.tolist(), samples)]
+    if not calls:
+        return
+    with closing(Background(_engine(job, graphdef, tokenizer))) as sampler, sampler.holding(params):
+        for problems in calls:
             # The whole call, even if a part of it is judged: in another one draws would be rounded otherwise.
             pending = sampler.start(
-                params,
+                None,  # those that are held
                 [job.prompt_ids[i] for i in problems],
                 sampling=job.sampling,
                 **_call(job, problems, tokenizer),

@@ -98,8 +98,8 @@ def evaluate_model(
     tasks: Sequence[str] = (),
     samples: int | None = None,
     temperature: float | None = None,
-    top_p: float = 1.0,
-    top_k: int = 0,
+    top_p: float | None = None,
+    top_k: int | None = None,
     max_tokens: int | None = None,
     problems: int = 0,
     seed: int = 0,
@@ -123,8 +123,8 @@ def evaluate_model(
         tasks: suites, as `evaluation.suites` names them; none means a run's own held-out problems.
         samples: completions per problem; None takes a run's evaluation.samples, else 4, and 1 at temperature 0.
         temperature: of sampling; None takes a run's evaluation.temperature, else 1.
-        top_p: sample within this probability mass; 1 is off.
-        top_k: sample among the k likeliest tokens; 0 is off.
+        top_p: sample within this probability mass, 1 being off; None takes a run's rollout.top_p, else 1.
+        top_k: sample among the k likeliest tokens, 0 being off; None takes a run's rollout.top_k, else 0.
         max_tokens: of a completion; None takes each suite's recommendation, or less if the context has no room for it.
         problems: how many of each suite, from the first on; 0 takes all.
         seed: of sampling.

@@ -6,6 +6,7 @@ receives. Calls run one after another, in the order they were made.
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
@@ -13,7 +14,7 @@ from jaxtyping import Array, Key
 
 from grpo_jax.rollout.engine import Engine
 from grpo_jax.rollout.settings import Sampling
-from grpo_jax.types import Rollout
+from grpo_jax.types import Rollout, rows
 
 
 class Cancelled(RuntimeError):
@@ -48,6 +49,16 @@ class Pending:
         self._finished.put((group, rollout))
 
 
+def finished(rollout: Rollout, *, group_size: int) -> Pending:
+    """A call that is over already: groups in their places, `group_size` rows each."""
+    pending = Pending()
+    for place, first in enumerate(range(0, len(rollout.group_ids), group_size)):
+        pending._put(place, rows(rollout, slice(first, first + group_size)))
+    pending._finished.put(None)
+    pending._future.set_result(rollout)
+    return pending
+
+
 class Background:
     """An engine behind one thread."""
 
@@ -55,27 +66,49 @@ class Background:
         self.engine = engine
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sampler")
         self._latest: Pending | None = None
+        self._holding = False
+
+    @contextmanager
+    def holding(self, params: Any) -> Iterator[None]:
+        """Loads the parameters once for all calls that are started inside, which leave out theirs.
+
+        Calls made before have ended when it begins, and what was started inside has ended or is cancelled at its end.
+        """
+        self._thread.submit(self.engine.load, params).result()
+        self._holding = True
+        try:
+            yield
+        finally:
+            self._holding = False
+            self._cancel()
+            self._thread.submit(self.engine.load, None).result()
 
     def start(
         self,
-        params: Any,
+        params: Any | None,
         prompt_ids: Sequence[Sequence[int]],
         *,
         sampling: Sampling,
         key: Key[Array, ""],
         **options: Any,
     ) -> Pending:
-        """Begins `load(params)` and `generate(prompt_ids, …)`. The parameters must not be donated before it ends."""
+        """Begins `load(params)` and `generate(prompt_ids, …)`. The parameters must not be donated before it ends.
+
+        None are those that are held, inside `holding` and only there.
+        """
+        assert (params is None) == self._holding, "parameters are given to the call or held, and not both"
         pending = Pending()
 
         def call() -> Rollout:
-            self.engine.load(params)
+            if params is not None:
+                self.engine.load(params)
             try:
                 return self.engine.generate(
                     prompt_ids, sampling=sampling, key=key, on_group=pending._put, **options
                 )
             finally:  # a resharded copy would take up memory while nothing is sampled
-                self.engine.load(None)
+                if params is not None:
+                    self.engine.load(None)
 
         pending._future = self._thread.submit(call)
         pending._future.add_done_callback(lambda _: pending._finished.put(None))
@@ -84,6 +117,9 @@ class Background:
 
     def close(self) -> None:
         """Cancels what is under way, and waits for it to end. The engine stays with whoever made it."""
+        self._cancel()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _cancel(self) -> None:
         if self._latest is not None:
             self._latest.cancel()
-        self._thread.shutdown(wait=True, cancel_futures=True)

@@ -1,7 +1,7 @@
 """Record what an engine samples, and play it back for debugging or offline updates.
 
-A call is known by its key, and by where it goes on if it does, so a run that resumes in the middle finds its own
-rollouts.
+A call is known by its name, or else by its key, and by where it goes on if it does, so a run that resumes in the
+middle finds its own rollouts.
 """
 
 import json
@@ -37,9 +37,7 @@ class RecordingEngine:
         self, prompt_ids: Sequence[Sequence[int]], *, sampling: Sampling, key: Key[Array, ""], **options: Any
     ) -> Rollout:
         rollout = self._engine.generate(prompt_ids, sampling=sampling, key=key, **options)
-        count = len(rollout.completion_ids)
-        name = _name(key, options)
-        recordings.append(self._path, [{"call": name, **_line(rollout, row)} for row in range(count)])
+        recordings.append(self._path, lines(rollout, call=_name(key, options)))
         return rollout
 
     def close(self) -> None:
@@ -50,8 +48,13 @@ class ReplayEngine:
     """Gives back recorded rollouts instead of sampling."""
 
     def __init__(self, path: str | Path, *, max_prompt_length: int):
-        self._path, self._max_prompt_length = Path(path), max_prompt_length
-        self._calls = recordings.read(self._path)
+        self.path, self._max_prompt_length = Path(path), max_prompt_length
+        self._recording = recordings.Recording(self.path)
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """The calls there are, and the number of completions of each."""
+        return self._recording.sizes
 
     def load(self, params: Any) -> None:
         """Nothing to do: what is played back was sampled with the parameters of its day."""
@@ -61,25 +64,32 @@ class ReplayEngine:
         prompt_ids: Sequence[Sequence[int]],
         *,
         sampling: Sampling,
-        key: Key[Array, ""],
+        key: Key[Array, ""] | None = None,
+        call: str | None = None,
         on_group: OnGroup | None = None,
         **options: Any,
     ) -> Rollout:
-        """The recorded rollout of the call with this key. The prompts must be those it was recorded for."""
-        name = _name(key, options)
-        lines = self._calls.get(name)
-        if lines is None:
-            raise ValueError(f"{self._path} has no call with key {name}; it has {len(self._calls)} calls")
+        """The recorded rollout of this call, or of the one with this key.
+
+        The prompts must be those it was recorded for, `sampling.group_size` completions of each.
+        """
+        name = _name(key, options) if call is None else call
+        if name not in self.calls:
+            kind = "key" if call is None else "name"
+            raise ValueError(f"{self.path} has no call with {kind} {name}; it has {len(self.calls)} calls")
+        recorded = self._recording.rows(name)
         asked = [list(ids) for ids in prompt_ids for _ in range(sampling.group_size)]
-        recorded = [line["prompt_ids"] for line in lines]
-        if asked != recorded:
-            same = [mine == theirs for mine, theirs in zip(asked, recorded, strict=False)]
+        same = [ids == line["prompt_ids"] for ids, line in zip(asked, recorded, strict=False)]
+        if len(asked) != len(recorded) or not all(same):
             row = same.index(False) if False in same else len(same)
             raise ValueError(
-                f"{self._path}, call {name}: recorded for {len(recorded)} completions, asked for"
+                f"{self.path}, call {name}: recorded for {len(recorded)} completions, asked for"
                 f" {len(asked)}; the prompts differ from row {row} on"
             )
-        rollout = _rollout(lines, self._max_prompt_length, sampling.max_tokens)
+        try:
+            rollout = _rollout(recorded, self._max_prompt_length, sampling.max_tokens)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{self.path}, call {name}: {error}") from error
         for place in range(len(prompt_ids) if on_group else 0):
             on_group(
                 place, rows(rollout, slice(place * sampling.group_size, (place + 1) * sampling.group_size))
@@ -87,8 +97,7 @@ class ReplayEngine:
         return rollout
 
     def close(self) -> None:
-        """Lets go of the recorded rollouts."""
-        self._calls = {}
+        """Nothing to do."""
 
 
 def _name(key: Key[Array, ""], options: Mapping[str, Any]) -> str:
@@ -100,27 +109,41 @@ def _name(key: Key[Array, ""], options: Mapping[str, Any]) -> str:
     return "-".join(map(str, words))
 
 
-def _line(rollout: Rollout, row: int) -> dict[str, Any]:
+def lines(rollout: Rollout, *, call: str) -> list[recordings.Row]:
+    """The rows of a rollout for a recording, under the name of its call."""
+    return [{"call": call, **_line(rollout, row)} for row in range(len(rollout.completion_ids))]
+
+
+def _line(rollout: Rollout, row: int) -> recordings.Row:
     length = int(rollout.completion_lengths[row])
+    per_token = {name: getattr(rollout, name)[row, :length].tolist() for name in recordings.PER_TOKEN}
+    if rollout.sampled is not None:
+        per_token["sampled"] = rollout.sampled[row, :length].tolist()
     return {
         "row": row,
         "group": int(rollout.group_ids[row]),
         "stop_reason": next(k for k, v in _STOP_REASONS.items() if v == rollout.stop_reason[row]),
         "prompt_ids": rollout.prompt_ids[row, : rollout.prompt_lengths[row]].tolist(),
-        "completion_ids": rollout.completion_ids[row, :length].tolist(),
-        "sampler_log_probs": rollout.sampler_log_probs[row, :length].tolist(),
-        "sampler_full_log_probs": rollout.sampler_full_log_probs[row, :length].tolist(),
+        **per_token,
     }
 
 
-def _rollout(lines: list[dict], max_prompt_length: int, max_tokens: int) -> Rollout:
+def _rollout(lines: Sequence[recordings.Row], max_prompt_length: int, max_tokens: int) -> Rollout:
     def padded(name: str, width: int, dtype: type) -> np.ndarray:
         array = np.zeros((len(lines), width), dtype)
-        for row, line in zip(array, lines, strict=True):
-            if len(line[name]) > width:
-                raise ValueError(f"a recorded {name} has {len(line[name])} tokens; expected at most {width}")
-            row[: len(line[name])] = line[name]
+        for row, (into, line) in enumerate(zip(array, lines, strict=True)):
+            values, tokens = line.get(name) or [], len(line["completion_ids"])
+            count = len(values)
+            if count > width:
+                raise ValueError(f"row {row} has {count} {name}; expected at most {width}")
+            if name != "prompt_ids" and count != tokens:
+                raise ValueError(f"row {row} has {count} {name}; expected {tokens}, one per completion token")
+            into[:count] = values
         return array
+
+    unknown = {line["stop_reason"] for line in lines} - _STOP_REASONS.keys()
+    if unknown:
+        raise ValueError(f"stop_reason is {unknown.pop()!r}; expected {' or '.join(_STOP_REASONS)}")
 
     return Rollout(
         prompt_ids=padded("prompt_ids", max_prompt_length, np.int32),
@@ -131,4 +154,5 @@ def _rollout(lines: list[dict], max_prompt_length: int, max_tokens: int) -> Roll
         group_ids=np.array([line["group"] for line in lines], np.int32),
         sampler_log_probs=padded("sampler_log_probs", max_tokens, np.float32),
         sampler_full_log_probs=padded("sampler_full_log_probs", max_tokens, np.float32),
+        sampled=padded("sampled", max_tokens, bool) if any("sampled" in line for line in lines) else None,
     )

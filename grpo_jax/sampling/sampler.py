@@ -102,13 +102,18 @@ class Sampler:
 
     def _engine(self, longest: int, sampling: Sampling) -> NativeEngine:
         """An engine for prompts of up to a power of two tokens, so that other prompts compile nothing new."""
-        most = self.opened.architecture.max_position - sampling.max_tokens
-        if longest > most:
+        context = self.opened.architecture.max_position
+        room = context - longest
+        if room < 1:
             raise ValueError(
-                f"a prompt has {longest} tokens; expected at most {most}: the model has"
-                f" {self.opened.architecture.max_position} positions, and max_tokens is {sampling.max_tokens}"
+                f"a prompt has {longest} tokens; expected at most {context - 1}: the model has {context} positions"
             )
-        size = min(power_of_two(longest), most)
+        if sampling.max_tokens > room:
+            raise ValueError(
+                f"max_tokens: got {sampling.max_tokens}, expected at most {room}: the model has {context} positions,"
+                f" and the longest prompt has {longest} tokens"
+            )
+        size = min(power_of_two(longest), context - sampling.max_tokens)
         if size not in self._engines:
             self._engines[size] = NativeEngine(
                 self.opened.graphdef,

@@ -53,6 +53,10 @@ def truncation(config: Config) -> str | None:
 def likely_causes(config: Config) -> list[str]:
     """What in this config can make sampler and trainer disagree, and what can in any."""
     causes = []
+    if config.rollout.replay:
+        causes.append(
+            "rollout.replay: the rollouts are of another policy; update.old_log_probs sampler takes the ratios against it"
+        )
     if config.rollout.quantize != "none":
         causes.append(
             f"rollout.quantize is {config.rollout.quantize}: the sampler's matrices are rounded to it"
@@ -68,9 +72,7 @@ def likely_causes(config: Config) -> list[str]:
     if isinstance(config.model, PretrainedModel) and config.model.lora_rank:
         causes.append("an engine of your own that samples without the adapters")
     causes.append("the parameters changed between sampling and the old policy's log-probabilities")
-    causes.append(
-        "an engine of your own, or a replayed rollout, at another temperature or of other parameters"
-    )
+    causes.append("an engine of your own, at another temperature or of other parameters")
     if config.loss.sampler_correction is None:
         causes.append("if it has to stay: loss.sampler_correction corrects for it")
     return causes

@@ -2,11 +2,14 @@
 
 collect      sample and judge, in rounds if need be, and take advantages: a `Collected`
 begin        a round of sampling, under way
-sample       completions of examples under a state's policy, for evaluation
+play_back    a recorded rollout in its place
+held         a state's policy as it is now, in the sampler, for evaluation
+sample       completions of examples under that policy
 answers      what makes them conversations, if there is an environment
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +19,9 @@ import numpy as np
 from grpo_jax import keys, tasks
 from grpo_jax.environments import conversations
 from grpo_jax.models import lora
+from grpo_jax.rollout.background import finished
 from grpo_jax.rollout.engine import Sampling
-from grpo_jax.training import batches, hosts, sharding
+from grpo_jax.training import batches, hosts, replaying, sharding
 from grpo_jax.training.journal import Journal
 from grpo_jax.training.judging import Judged, in_place, join, judge
 from grpo_jax.training.metrics import rollout_metrics, turn_metrics
@@ -48,6 +52,8 @@ def collect(run: Run, state: TrainState, journal: Journal, *, step: int) -> tupl
             rounds += 1
         selection = select(mixed_of(judged), judged.rollout.group_ids, groups=options.batch_size)
         counts = selection_metrics(mixed_of(judged), rounds=rounds, groups=options.batch_size)
+    if options.record:
+        journal.rollout(judged.rollout, step=step)
     with journal.timer("reward"):
         advantages, history, group_metrics = weigh(run, state, judged, selection)
     if judged.scores.failures:  # reward.on_failure is "unscored": what was left out should not go unseen
@@ -83,14 +89,19 @@ def begin(run: Run, state: TrainState, *, step: int, number: int = 0) -> Started
     key = keys.fold(state.key, "rollout", step)
     cursor = state.cursor + number * options.batch_size
     examples = next_examples(run, replace(state, cursor=cursor), options.batch_size)
+    if run.replay is not None:
+        return play_back(run, examples, step=step)
     params = state.params if state.sampler_params is None else state.sampler_params
     sampling = sampling_of(run, temperature=options.temperature, group_size=options.group_size)
     key = keys.fold(key, "round", number) if number else key
     return start(run, lora.join(params, state.frozen), examples, sampling, key=key)
 
 
-def start(run: Run, params: Any, examples: Sequence[Example], sampling: Sampling, *, key) -> Started:
-    """Begins to sample this host's share of the examples, each with the noise of its place among all of them."""
+def start(run: Run, params: Any | None, examples: Sequence[Example], sampling: Sampling, *, key) -> Started:
+    """Begins to sample this host's share of the examples, each with the noise of its place among all of them.
+
+    `params` are None where they are `held`.
+    """
     started = Started(examples, hosts.share(len(examples)))
     own = started.own_examples()
     pending = run.sampler.start(
@@ -102,6 +113,18 @@ def start(run: Run, params: Any, examples: Sequence[Example], sampling: Sampling
         **answers(run, own, group_size=sampling.group_size),
     )
     return started._replace(pending=pending)
+
+
+def play_back(run: Run, examples: Sequence[Example], *, step: int) -> Started:
+    """The recorded rollout of `step`, as if it had just been sampled; each host has its share of it."""
+    options, places = run.config.rollout, hosts.share(len(examples))
+    with hosts.alike():
+        rollout = replaying.replayed(run.replay, [e.prompt_ids for e in examples], options, step=step)
+    own = [min(place, len(examples) - 1) for place in places]
+    G = options.group_size
+    share = rows(rollout, [place * G + sample for place in own for sample in range(G)])
+    share = replace(share, group_ids=np.repeat(np.arange(len(own), dtype=np.int32), G))
+    return Started(examples, places, finished(share, group_size=G))
 
 
 def weigh(
@@ -200,9 +223,14 @@ def answers(run: Run, examples: Sequence[Example], *, group_size: int) -> dict[s
     return {"reply": conversations.reply_with(run.environment, problems, run.tokenizer)}
 
 
-def sample(run: Run, state: TrainState, examples: Sequence[Example], sampling: Sampling, *, key) -> Rollout:
-    """Completions of the examples' prompts under the state's policy as it is now."""
+def held(run: Run, state: TrainState) -> AbstractContextManager[None]:
+    """Loads the state's policy as it is now into the sampler, once for every `sample` inside."""
+    return run.sampler.holding(sharding.own(lora.join(state.params, state.frozen), run.mesh))
+
+
+def sample(run: Run, examples: Sequence[Example], sampling: Sampling, *, key) -> Rollout:
+    """Completions of the examples' prompts under the policy that is `held`."""
     with hosts.alike():
-        started = start(run, lora.join(state.params, state.frozen), examples, sampling, key=key)
+        started = start(run, None, examples, sampling, key=key)
         rollout = in_place(started.pending.result(), started.places)
     return rows(joined(hosts.gather(rollout)), slice(len(examples) * sampling.group_size))

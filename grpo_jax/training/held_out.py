@@ -9,7 +9,7 @@ import numpy as np
 from grpo_jax import evaluation, keys
 from grpo_jax.rewards import scoring
 from grpo_jax.training import hosts
-from grpo_jax.training.collect import sample, sampling_of
+from grpo_jax.training.collect import held, sample, sampling_of
 from grpo_jax.training.journal import Journal
 from grpo_jax.training.judging import judged_texts
 from grpo_jax.training.setup import Run
@@ -26,16 +26,17 @@ def evaluate(run: Run, state: TrainState, journal: Journal) -> evaluation.Evalua
     size = run.config.rollout.batch_size
     with journal.timer("evaluate"):
         problems, texts, lengths, truncated = [], [], [], []
-        for first in range(0, len(examples), size):
-            key = keys.fold(state.key, "evaluation", first)
-            part = examples[first : first + size]
-            rollout = sample(run, state, part, sampling, key=key)
-            asked, said = judged_texts(
-                run.tokenizer, [part[group].problem for group in rollout.group_ids], rollout
-            )
-            problems, texts = problems + asked, texts + said
-            lengths += rollout.completion_lengths.tolist()
-            truncated += (rollout.stop_reason == TRUNCATED).tolist()
+        with held(run, state):
+            for first in range(0, len(examples), size):
+                key = keys.fold(state.key, "evaluation", first)
+                part = examples[first : first + size]
+                rollout = sample(run, part, sampling, key=key)
+                asked, said = judged_texts(
+                    run.tokenizer, [part[group].problem for group in rollout.group_ids], rollout
+                )
+                problems, texts = problems + asked, texts + said
+                lengths += rollout.completion_lengths.tolist()
+                truncated += (rollout.stop_reason == TRUNCATED).tolist()
         with hosts.alike():
             own = [min(place, len(texts) - 1) for place in hosts.share(len(texts))]
             scores = scoring.score(

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from grpo_jax.evaluation import Evaluation
-from grpo_jax.training import hosts
+from grpo_jax.training import hosts, replaying
 from grpo_jax.training.metrics import MetricWriter, PhaseTimer
 from grpo_jax.training.progress import Progress
 from grpo_jax.training.records import Position, SampleWriter, save_evaluation
 from grpo_jax.training.verdicts import Verdicts
+from grpo_jax.types import Rollout
 
 TITLES = {"warm_start": "warm start", "policy": "GRPO"}
 
@@ -60,6 +61,10 @@ class Journal:
         """Records a few completions of a policy step; see `SampleWriter.write`."""
         self._samples.write(stage="policy", **columns)
 
+    def rollout(self, rollout: Rollout, *, step: int) -> None:
+        """Records all of a rollout, to be played back."""
+        replaying.write(self.folder, rollout, step=step)
+
     def evaluation(self, result: Evaluation, *, step: int) -> None:
         """Records every judged completion of an evaluation."""
         save_evaluation(self.folder, result.completions, step=step, stage="policy")
@@ -92,6 +97,9 @@ class Silent(Journal):
         yield lambda step, metrics: None
 
     def samples(self, **columns: Any) -> None:
+        pass
+
+    def rollout(self, rollout: Rollout, *, step: int) -> None:
         pass
 
     def evaluation(self, result: Evaluation, *, step: int) -> None:

@@ -19,9 +19,10 @@ from grpo_jax.losses import objective as objectives
 from grpo_jax.losses.groups import group_rows
 from grpo_jax.models.tokenizers import Tokenizer, load_tokenizer
 from grpo_jax.rewards import scoring
+from grpo_jax.rollout import ReplayEngine
 from grpo_jax.rollout.background import Background, Pending
 from grpo_jax.tasks.splitting import Mixture, shorten
-from grpo_jax.training import fitting, hosts, programs, sharding
+from grpo_jax.training import fitting, hosts, programs, replaying, sharding
 from grpo_jax.training.checkpoint import Checkpoints
 from grpo_jax.training.engines import make_engine
 from grpo_jax.training.log_probs import make_log_probs
@@ -75,6 +76,8 @@ class Run:
     mesh: Mesh
     sampler: Background
     environment: environments.Environment | None
+    replay: ReplayEngine | None
+    """What is trained on in place of sampling, if anything is."""
     ahead: dict[int, Started]
     """Rollouts under way for a step to come, by step: one at most, with rollout.lag."""
     objective: objectives.Objective
@@ -116,6 +119,11 @@ def prepare(config: Config) -> Run:
     rewards = scoring.build(config.reward.functions)
     scoring.check(rewards, [*split.train, *split.held_out])
     environment = environments.build(config.rollout.environment, config.rollout.environment_options)
+    replay = replaying.open_replay(config)
+    if replay is not None and config.train.steps:  # a recording of other problems shows at the first step
+        options = {"batch_size": config.rollout.batch_size, "seed": config.run.seed, "mixture": split.mixture}
+        first = [example.prompt_ids for example in tasks.batch(train, cursor=0, **options)]
+        replaying.replayed(replay, first, config.rollout, step=1)
     trainer_devices = jax.device_count() - config.rollout.devices
     shape = validation.mesh_shape(config.mesh, devices=trainer_devices, hosts=hosts.count())
     mesh = sharding.make_mesh(*shape)
@@ -144,6 +152,7 @@ def prepare(config: Config) -> Run:
             make_engine(built.policy.graphdef, tokenizer, config.rollout, environment=environment, mesh=mesh)
         ),
         environment=environment,
+        replay=replay,
         ahead={},
         objective=built.objective,
         advantages=make_advantages(

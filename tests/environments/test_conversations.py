@@ -137,6 +137,10 @@ def failing(step=None, reset=None, demonstrate=None):
         (failing(step=lambda: None), r"step gave None, expected a Step"),
         (failing(step=lambda: Step(0, "7")), "step answered '7', expected a Message, whose content is text"),
         (failing(step=lambda: Step(0, Message("tool", 7))), "expected a Message, whose content is text"),
+        (
+            failing(step=lambda: Step(0, Message("narrator", "7"))),
+            "rollout.environment: step answered with the role 'narrator', expected one of tool, user",
+        ),
     ],
 )
 def test_a_mistake_of_an_environment_s_is_named(environment, message):

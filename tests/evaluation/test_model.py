@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from grpo_jax.cli import main
+from grpo_jax.config import RolloutConfig
 from grpo_jax.evaluation import judging
 from grpo_jax.evaluation.model import evaluate_model
+from grpo_jax.rollout import NativeEngine
 from grpo_jax.statistics import compare
 from grpo_jax.training.records import read_rows
 from tests.evaluation.models import KILL_AFTER, write_model, write_run
@@ -59,6 +61,28 @@ def test_a_runs_own_problems_under_its_own_judge(run, whole):
     assert found.length_mean == np.mean([row["length"] for row in rows])
     assert {row["length"] for row in rows} <= {1, 2, 3, 4}
     assert len({row["completion"] for row in rows}) > 30  # every sample of every problem has its own noise
+
+
+def test_a_run_is_truncated_as_it_was_trained_unless_asked_otherwise(tmp_path):
+    """Its rollout.top_p and top_k, as its own evaluations do; the temperature is its evaluation's."""
+    rollout = RolloutConfig(
+        batch_size=4,
+        group_size=4,
+        max_prompt_length=8,
+        max_completion_length=4,
+        temperature=0.7,
+        top_k=9,
+        top_p=0.8,
+        allow_truncated_sampling=True,
+    )
+    run = write_run(tmp_path / "run", rollout=rollout)
+    own = evaluate_model(run, problems=2)
+    assert own.title.endswith("step 1: 3 samples a problem, temperature 0.9, top_p 0.8, top_k 9, seed 0")
+    assert str(own).startswith(own.title)
+    wider = evaluate_model(run, problems=2, top_k=0, top_p=0.95, out=tmp_path / "wider")
+    assert wider.title.endswith("temperature 0.9, top_p 0.95, seed 0")
+    greedy = evaluate_model(run, problems=2, temperature=0, out=tmp_path / "greedy")
+    assert greedy.title.endswith("1 samples a problem, temperature 0, seed 0")
 
 
 def test_a_completion_does_not_depend_on_the_call_it_is_made_in(run, whole, tmp_path):
@@ -111,11 +135,25 @@ def test_ctrl_c_says_how_to_go_on(run, whole, tmp_path, capsys, monkeypatch):
     assert completions(tmp_path) == completions(whole.folder)
 
 
-def test_a_finished_evaluation_samples_nothing(run, whole, monkeypatch):
-    def sampled(*_, **__):
-        raise AssertionError("it sampled")
+def test_parameters_are_loaded_once_for_all_calls(run, tmp_path, monkeypatch):
+    loaded, calls = [], []
+    for name, seen in (("load", loaded), ("generate", calls)):
+        real = getattr(NativeEngine, name)
+        monkeypatch.setattr(
+            NativeEngine,
+            name,
+            lambda self, x, real=real, seen=seen, **k: seen.append(x) or real(self, x, **k),
+        )
+    evaluate_model(run, out=tmp_path, **OPTIONS)
+    assert len(calls) == 4 and [params is None for params in loaded] == [False, True]
 
-    monkeypatch.setattr("grpo_jax.rollout.NativeEngine.generate", sampled)
+
+def test_a_finished_evaluation_samples_and_loads_nothing(run, whole, monkeypatch):
+    def used(*_, **__):
+        raise AssertionError("it used the sampler")
+
+    monkeypatch.setattr(NativeEngine, "generate", used)
+    monkeypatch.setattr(NativeEngine, "load", used)
     assert evaluate_model(run, **OPTIONS).numbers() == whole.numbers()
 
 

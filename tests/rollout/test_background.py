@@ -73,6 +73,21 @@ def test_calls_run_in_the_order_they_were_made():
     background.close()
 
 
+def test_parameters_that_are_held_are_loaded_once_behind_the_calls_before():
+    background = Background(Gated())
+    background.engine.gate.set()
+    background.start("a", [[1], [2]], sampling=SAMPLING, key=KEY)
+    with background.holding("b"):
+        for _ in range(3):
+            background.start(None, [[1], [2]], sampling=SAMPLING, key=KEY).result()
+        assert background.engine.loaded == ["a", None, "b"]
+        with pytest.raises(AssertionError):  # it would be sampled with, and unload what is held
+            background.start("a", [[1], [2]], sampling=SAMPLING, key=KEY)
+    background.start("c", [[1], [2]], sampling=SAMPLING, key=KEY).result()
+    background.close()
+    assert background.engine.loaded == ["a", None, "b", None, "c", None]
+
+
 def test_what_the_engine_raises_comes_out_and_closing_cancels(background):
     background, params = background
     pending = background.start(params, [[1] * 99], sampling=SAMPLING, key=KEY)

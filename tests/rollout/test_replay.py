@@ -1,5 +1,7 @@
 """What was recorded comes back bit for bit, for the call and the prompts it was sampled for."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -91,3 +93,54 @@ def test_what_is_not_a_recording_is_an_error_that_says_where(recorded, tmp_path)
         ReplayEngine(broken, max_prompt_length=8)
     with pytest.raises(ValueError, match=r"ends in '\.csv'; expected \.jsonl or \.parquet"):
         RecordingEngine(None, tmp_path / "rollouts.csv")
+
+
+def row(**changes):
+    """A recorded completion, as a person may write one down."""
+    written = {"call": "mine", "row": 0, "group": 0, "stop_reason": "stopped", "prompt_ids": [1, 2]}
+    numbers = {
+        "completion_ids": [3, 0],
+        "sampler_log_probs": [-1.0, -2.0],
+        "sampler_full_log_probs": [-1, -2],
+    }
+    return {name: value for name, value in (written | numbers | changes).items() if value is not None}
+
+
+def played(tmp_path, *lines):
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    engine = ReplayEngine(path, max_prompt_length=8)
+    return engine.generate([[1, 2]], sampling=Sampling(max_tokens=4, group_size=len(lines)), call="mine")
+
+
+def test_a_call_can_be_known_by_a_name_of_its_own(tmp_path):
+    rollout = played(
+        tmp_path, row(sampled=[True, False]), row(row=1, stop_reason="truncated", sampled=[True, True])
+    )
+    assert rollout.completion_ids.tolist() == [[3, 0, 0, 0]] * 2 and rollout.stop_reason.tolist() == [0, 1]
+    assert rollout.sampler_full_log_probs.tolist() == [[-1, -2, 0, 0]] * 2
+    assert rollout.sampled.tolist() == [[True, False, False, False], [True, True, False, False]]
+    assert played(tmp_path, row()).sampled is None
+    with pytest.raises(ValueError, match="has no call with name mine; it has 1 calls"):
+        played(tmp_path, row(call="yours"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([row(completion_ids=None)], r"line 1: not a recorded completion \(no completion_ids\)"),
+        ([row(), 7], r"line 2: not a recorded completion \(no call\)"),
+        ([row(), row(row=2)], "line 2: row 2 of mine does not follow the one before"),
+        ([row(row=1)], "line 1: row 1 of mine does not follow the one before"),
+        ([row(), row(row=1, sampler_log_probs=[-1])], "row 1 has 1 sampler_log_probs; expected 2, one per"),
+        (
+            [row(sampled=[True, True]), row(row=1)],
+            "row 1 has 0 sampled; expected 2, one per completion token",
+        ),
+        ([row(completion_ids=[1] * 5)], "row 0 has 5 completion_ids; expected at most 4"),
+        ([row(stop_reason="bored")], "stop_reason is 'bored'; expected stopped or truncated"),
+    ],
+)
+def test_rows_that_do_not_go_together_are_errors_that_say_which(tmp_path, lines, message):
+    with pytest.raises(ValueError, match=message):
+        played(tmp_path, *lines)

@@ -70,8 +70,10 @@ def test_settings_replace_the_runs(sampler):
         sampler("1+1=", temperature=-1)
     with pytest.raises(ValueError, match="warmth"):
         sampler("1+1=", warmth=1)
-    with pytest.raises(ValueError, match="max_tokens is 30"):
-        sampler("1+1=", max_tokens=30)
+    with pytest.raises(ValueError, match=r"max_tokens: got 30, expected at most 27: .* longest prompt has 5"):
+        sampler(["1=", "1+1="], max_tokens=30)
+    with pytest.raises(ValueError, match="a prompt has 40 tokens; expected at most 31"):
+        sampler("1" * 39)
 
 
 def test_a_model_has_no_rewards_but_those_it_is_given(base):
@@ -130,6 +132,7 @@ def test_mistakes_are_one_line(capsys, monkeypatch, folder, tmp_path):
         ((folder,), "no prompts"),
         ((tmp_path / "none", "--prompt", "x"), "is not a folder"),
         ((folder, "--prompt", "x", "--top_p", 0), "sampling.top_p is 0.0"),
+        ((folder, "--prompt", "x", "--max_tokens", 999), "max_tokens: got 999, expected at most"),
         ((folder, "--file", tmp_path / "none.jsonl"), "--file"),
         ((folder, "--prompt", "x", "--step", 9), "keeps checkpoints of steps"),
     ):

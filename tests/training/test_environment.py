@@ -76,13 +76,9 @@ def config(folder):
 def trained(tmp_path_factory):
     """A run, what it samples before its first step, and nothing of its state: it has trained since."""
     run = setup.prepare(config(tmp_path_factory.mktemp("environment") / "run"))
-    rollout = collect.sample(
-        run,
-        setup.initial_state(run),
-        run.train[:2],
-        collect.sampling_of(run, temperature=1.0, group_size=4),
-        key=jax.random.key(0),
-    )
+    with collect.held(run, setup.initial_state(run)):
+        sampling = collect.sampling_of(run, temperature=1.0, group_size=4)
+        rollout = collect.sample(run, run.train[:2], sampling, key=jax.random.key(0))
     loop.train(run)
     return run, rollout
 
