@@ -60,14 +60,11 @@ class Sizes:
         return most if self.fixed else min(max(power_of_two(tokens), FEWEST_COLUMNS), most)
 
     def prefill_for(self, prompts: int, prompt_tokens: int) -> int:
-        """Prompts read at one time, of so many: all, or a power of four, so no padding and few programs."""
+        """Prompts read at one time, of so many: a power of four, so no padding and few programs."""
         if self.fixed:
             return FIXED_PREFILL
-        most = max(PREFILL_TOKENS // prompt_tokens, 1)
-        if prompts <= most and prompts == power_of_two(prompts):
-            return prompts
         count = 1
-        while count * 4 <= min(prompts, most):
+        while count * 4 <= prompts and count * 4 * prompt_tokens <= PREFILL_TOKENS:
             count *= 4
         return count
 
