@@ -183,7 +183,6 @@ def where_rows_lie(function: Callable, split: PartitionSpec) -> Callable:
 
 def take_rows(values: jax.Array, index: jax.Array, split: PartitionSpec) -> jax.Array:
     """values[index] among the rows that a device holds of both, and 0 where there is no such row; with its gradient."""
-
     held = values.shape[0] // parts_of(split)
 
     def forward(values, index):
