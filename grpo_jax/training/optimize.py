@@ -46,6 +46,8 @@ def optimize(
 
 def log_probs_under(run: Run, params, batch: Batch) -> np.ndarray:
     """Completion log-probabilities [N, T] of the whole batch, gradient-free."""
+    # Without what the pass does not read: one program then serves the old policy and the reference.
+    batch = replace(batch, old_log_probs=None, ref_log_probs=None)
     rows = on_devices(run, batch, micro_batches=run.micro_batches * amounts.mini_batches(run.config))
     return sharding.to_host(run.log_prob_pass(params, rows))[: len(batch.group_ids)]
 

@@ -244,23 +244,6 @@ def test_rows_are_prompt_major_and_hold_the_very_prompt_ids(engine):
     assert rollout.completion_ids.shape == (20, 12)
 
 
-def test_programs_are_noted_and_bounded():
-    """Fifty calls, every prompt length, many completion lengths: what compiles is what is noted, a few
-    sizes.
-    """
-    graphdef, params = model(seed=1)
-    engine = NativeEngine(graphdef, max_prompt_length=20, slots=32)
-    engine.load(params)
-    sampling = Sampling(max_tokens=30, group_size=4, stop_ids=(0, 5, 9, 14))
-    before = compiled()
-    for step in range(50):
-        key = jax.random.fold_in(KEY, step)
-        engine.generate([[1] * (step % 20 + 1)] * 8, sampling=sampling, key=key)
-    assert compiled() - before <= len(engine.programs)
-    decodes = {sizes for program, sizes in engine.programs if program == "decode"}
-    assert len(decodes) == 2 * 3  # prompts of 16 and 20 tokens; 32, 16 and 8 slots
-
-
 WRONG = [
     (dict(temperature=-1.0), "temperature"),
     (dict(top_p=0.0), "top_p"),
