@@ -52,7 +52,7 @@ def gap(graphdef, params, rollout, sampling, layout=layouts.plain):
         (CONFIG, replace(SAMPLING, temperature=1.5)),
         (CONFIG, replace(SAMPLING, stop_ids=())),
         (CONFIG, replace(SAMPLING, top_k=5, top_p=0.8, min_p=0.01)),
-        (replace(CONFIG, lora=LoraConfig(rank=2, alpha=8.0)), SAMPLING),
+        (replace(CONFIG, lora=LoraConfig(rank=2, alpha=2.0)), SAMPLING),
     ],
     ids=["pad = eos", "temperature 0.6", "temperature 1.5", "sampled pads", "top-k, top-p, min-p", "LoRA"],
 )
