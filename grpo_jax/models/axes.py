@@ -99,12 +99,6 @@ def whole(x: jax.Array) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, PartitionSpec())
 
 
-def vocabulary_parts(size: int) -> int:
-    """Into how many parts a vocabulary of this size is split, on the mesh whose context this is traced in."""
-    tensor = _free_axes().get(TENSOR, 1)
-    return tensor if size % tensor == 0 else 1
-
-
 def pick(table: jax.Array, index: jax.Array) -> jax.Array:
     """table[..., index], along a last dimension of the vocabulary: table is [..., V] and index [...].
 

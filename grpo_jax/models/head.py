@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from grpo_jax.models.axes import constrain, pick, vocabulary_parts
+from grpo_jax.models.axes import constrain, parts_of, pick, split_of
 from grpo_jax.models.reductions import along_rows
 
 BLOCK_BYTES = 16 << 20
@@ -33,6 +33,12 @@ class Head(NamedTuple):
         """Float32 logits whatever the dtypes: their errors go straight into log-probabilities."""
         wide = self.weight.astype(jnp.float32)
         return hidden.astype(jnp.float32) @ (wide.T if self.vocab_axis == 0 else wide)
+
+
+def block_columns(part: int, *, tokens: int, parts: int) -> int:
+    """Columns of a block, where each of `parts` devices has `part` columns of the vocabulary for `tokens` tokens."""
+    most = max(BLOCK_BYTES // (4 * tokens * parts), NARROWEST_BLOCK)
+    return -(-part // -(-part // most))
 
 
 def log_prob_and_entropy(
@@ -71,11 +77,10 @@ class _Blocks:
     @classmethod
     def of(cls, head: Head, *, tokens: int, temperature: float, keep_logits: bool) -> "_Blocks":
         vocab = head.weight.shape[head.vocab_axis]
-        parts = vocabulary_parts(vocab)
+        parts = parts_of(split_of(["vocab"], [vocab]))
         part = vocab // parts
-        most = max(BLOCK_BYTES // (4 * tokens * parts), NARROWEST_BLOCK)
-        count = -(-part // most)
-        return cls(head.vocab_axis, parts, part, -(-part // count), temperature, keep_logits)
+        size = block_columns(part, tokens=tokens, parts=parts)
+        return cls(head.vocab_axis, parts, part, size, temperature, keep_logits)
 
     @property
     def numbers(self) -> Int[Array, "blocks"]:

@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, Mesh
 from grpo_jax import amounts
 from grpo_jax.config import Config
 from grpo_jax.models.config import ModelConfig
-from grpo_jax.models.head import BLOCK_BYTES
+from grpo_jax.models.head import block_columns
 from grpo_jax.training import flops, sharding
 from grpo_jax.training.shapes import Program, Shapes, bytes_per_device
 
@@ -71,9 +71,12 @@ def temporaries(config: Config, shapes: Shapes, mesh: Mesh | AbstractMesh) -> li
     scores = rows * model.num_heads // tensor * (P + T) * ((P + T) if plain else T) if stored else 0
     scores = scores if shapes.attention == "einsum" else 0  # kernels keep them on the chip
     gathered = sum(i * o for i, o in flops.projection_shapes(model).values()) * width // tensor
-    if mesh.shape[sharding.FSDP] > 1:
-        gathered += model.width * model.vocab_size * 4 // tensor  # the head is applied in float32
-    logits = rows * T * model.vocab_size * 4 // tensor if rows * T <= shapes.kept_logits else 2 * BLOCK_BYTES
+    part, fsdp = -(-model.vocab_size // tensor), mesh.shape[sharding.FSDP]
+    columns = block_columns(part, tokens=rows * T * fsdp, parts=tensor)
+    if fsdp > 1:
+        gathered += model.width * columns * 4  # a block of the head at a time, in float32
+    kept = rows * T <= shapes.kept_logits
+    logits = 4 * rows * T * ((part if kept else 0) + 2 * columns)  # a block, and what becomes of it
     return [
         Item(
             "gradients", 2 * bytes_per_device(shapes.state.params)
