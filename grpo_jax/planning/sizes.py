@@ -67,8 +67,7 @@ def temporaries(config: Config, shapes: Shapes, mesh: Mesh | AbstractMesh) -> li
     rows = amounts.rows_per_device(config, shards=sharding.row_shards(mesh))
     plain = shapes.built.layout != "group"
     tokens = rows * (P + T) if plain else rows // G * (P + G * T)
-    stored = shapes.built.attention == "einsum"  # kernels keep scores to themselves
-    scores = rows * model.num_heads // tensor * (P + T) * ((P + T) if plain else T) if stored else 0
+    scores = rows * model.num_heads // tensor * (P + T) * ((P + T) if plain else T)
     scores = scores if shapes.attention == "einsum" else 0  # kernels keep them on the chip
     gathered = sum(i * o for i, o in flops.projection_shapes(model).values()) * width // tensor
     part, fsdp = -(-model.vocab_size // tensor), mesh.shape[sharding.FSDP]

@@ -103,8 +103,8 @@ def meet(word: str = "") -> list[str]:
         return [word]
     client, number = distributed.global_state.client, next(_meetings)
     folder = f"grpo_jax/meetings/{number}/"
-    client.key_value_set(f"{folder}{index():06d}", "." + word)  # a value must not be empty
     try:
+        client.key_value_set(f"{folder}{index():06d}", "." + word)  # a value must not be empty
         client.wait_at_barrier(folder, _timeout_seconds * 1000)
         words = [value[1:] for _, value in sorted(client.key_value_dir_get(folder))]
     except jax.errors.JaxRuntimeError as error:

@@ -108,7 +108,11 @@ def shapes_of(
             {"parameters": _not_shared(policy, decode.params), **moments, **waiting, **ahead},
         )
     attention = layouts.choose_attention(
-        asked, layout=built.layout, platform=platform, model=built.policy.config
+        asked,
+        layout=built.layout,
+        platform=platform,
+        model=built.policy.config,
+        tensor=mesh.shape[sharding.TENSOR],
     )
     kept_logits = built.kept_logits // mesh.shape[sharding.FSDP]
     return Shapes(architecture, found, state, built, kept_logits, attention)

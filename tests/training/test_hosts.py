@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -118,6 +119,26 @@ def test_a_lost_host_ends_the_other_with_a_message(disturbed, mode):
     """Killed, asleep, stopped while a program runs on both, or failing alone: the other would wait for ever."""
     said, code = disturbed[mode]
     assert code != 0 and MESSAGES[mode] in said
+
+
+def test_a_first_host_that_is_gone_is_missed_by_name(monkeypatch):
+    """It holds what the others meet at, so already the word they leave there fails."""
+
+    class Gone:
+        def key_value_set(self, *_):
+            raise jax.errors.JaxRuntimeError("UNAVAILABLE: Connection reset by peer")
+
+        key_value_dir_get = key_value_set
+
+    def abandon(message):
+        raise SystemExit(message)
+
+    monkeypatch.setattr(hosts, "count", lambda: 2)
+    monkeypatch.setattr(hosts, "index", lambda: 1)
+    monkeypatch.setattr(hosts, "abandon", abandon)
+    monkeypatch.setattr(hosts.distributed.global_state, "client", Gone())
+    with pytest.raises(SystemExit, match="the first host, which the others meet at, is gone"):
+        hosts.meet()
 
 
 def test_shares_are_equal_and_cover_everything(monkeypatch):

@@ -119,3 +119,17 @@ def test_shares_on_a_described_mesh_are_those_of_a_real_one(tmp_path):
     described = shapes_of(config, run.policy.config, mesh=abstract_mesh(config, devices=8), platform="cpu")
     abstract = described.state
     assert bytes_per_device((abstract.params, abstract.optimizer, abstract.ref_params)) == held
+
+
+def test_attention_is_planned_as_it_will_be_computed(tmp_path):
+    """cuDNN refuses key heads that tensor does not divide: then training takes einsum, whose scores need memory."""
+    config = tiny(tmp_path / "run", mesh=MeshConfig(data=1, tensor=2))
+    model = replace(config.model, dtype="bfloat16", vocab_size=64)
+    for kv_heads, attention in ((1, "einsum"), (2, "cudnn")):
+        changed = replace(
+            config,
+            model=replace(model, num_kv_heads=kv_heads),
+            update=replace(config.update, layout="plain"),
+        )
+        mesh = abstract_mesh(changed, devices=2)
+        assert shapes_of(changed, changed.model, mesh=mesh, platform="cuda").attention == attention
