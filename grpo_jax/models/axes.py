@@ -82,6 +82,11 @@ def parameter_sharding(
     return NamedSharding(mesh, _spec(dimensions, sizes, mesh.shape))
 
 
+def vocab_per_device(vocab_size: int, mesh: Mesh) -> int:
+    """Columns of logits that a device has: all of them where tensor does not divide the vocabulary."""
+    return NamedSharding(mesh, _spec(["vocab"], [vocab_size], mesh.shape)).shard_shape((vocab_size,))[0]
+
+
 def constrain(x: jax.Array, *dimensions: str | None) -> jax.Array:
     """`x` with its first dimensions split as the table says, on the mesh whose context this is traced in.
 

@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from grpo_jax import amounts
 from grpo_jax.config import Config
+from grpo_jax.models.axes import vocab_per_device
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.head import block_columns
 from grpo_jax.training import flops, sharding
@@ -70,8 +71,8 @@ def temporaries(config: Config, shapes: Shapes, mesh: Mesh | AbstractMesh) -> li
     scores = rows * model.num_heads // tensor * (P + T) * ((P + T) if plain else T)
     scores = scores if shapes.attention == "einsum" else 0  # kernels keep them on the chip
     gathered = sum(i * o for i, o in flops.projection_shapes(model).values()) * width // tensor
-    part, fsdp = -(-model.vocab_size // tensor), mesh.shape[sharding.FSDP]
-    columns = block_columns(part, tokens=rows * T * fsdp, parts=tensor)
+    part, fsdp = vocab_per_device(model.vocab_size, mesh), mesh.shape[sharding.FSDP]
+    columns = block_columns(part, tokens=rows * T * fsdp, parts=model.vocab_size // part)
     if fsdp > 1:
         gathered += model.width * columns * 4  # a block of the head at a time, in float32
     kept = rows * T <= shapes.kept_logits

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from grpo_jax import amounts
 from grpo_jax.config import Config, OptimizerConfig
 from grpo_jax.losses import objective as objectives
+from grpo_jax.models import axes
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.training import layouts, sharding
 from grpo_jax.training.log_probs import make_sized_log_probs, tokens_within
@@ -50,7 +51,7 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
     groups, mini_batches = amounts.groups_per_step(config), amounts.mini_batches(config)
     micro_batches = amounts.micro_batches(config)
     kept_logits = mesh.shape[sharding.FSDP] * tokens_within(
-        update.head_memory_mib, vocab_size=-(-architecture.vocab_size // mesh.shape[sharding.TENSOR])
+        update.head_memory_mib, vocab_size=axes.vocab_per_device(architecture.vocab_size, mesh)
     )
     rows = amounts.rows_per_device(config, shards=sharding.row_shards(mesh))
     layout = layouts.choose(update.layout, rows=rows, group_size=rollout.group_size, mesh=mesh)

@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 from grpo_jax.config import LossConfig, MeshConfig, WarmStartConfig
+from grpo_jax.planning.sizes import temporaries
 from grpo_jax.rollout import buckets, shapes
 from grpo_jax.rollout import decode as decoding
 from grpo_jax.rollout.engine import NativeEngine
@@ -133,3 +134,19 @@ def test_attention_is_planned_as_it_will_be_computed(tmp_path):
         )
         mesh = abstract_mesh(changed, devices=2)
         assert shapes_of(changed, changed.model, mesh=mesh, platform="cuda").attention == attention
+
+
+@pytest.mark.parametrize("vocab_size, columns", [(64, 32), (63, 63)])
+def test_logits_that_wait_are_counted_as_the_vocabulary_is_split(tmp_path, vocab_size, columns):
+    """One that tensor does not divide stays whole, so a device has all columns of its tokens' logits."""
+    config = tiny(tmp_path / "run", mesh=MeshConfig(data=1, fsdp=2, tensor=2))
+    config = replace(config, model=replace(config.model, vocab_size=vocab_size))
+    shapes = shapes_of(config, config.model, mesh=abstract_mesh(config, devices=4), platform="cpu")
+    assert shapes.kept_logits == (config.update.head_memory_mib << 20) // (4 * columns)
+    waiting = {
+        item.name: item.bytes for item in temporaries(config, shapes, abstract_mesh(config, devices=4))
+    }
+    tokens = 2 * config.rollout.max_completion_length
+    assert waiting["logits"] == 4 * tokens * (
+        columns + 2 * columns
+    )  # all of them, and a block's, which is all
