@@ -101,6 +101,10 @@ FLAGS = {
     "bonus that is no number": (["--loss.entropy_coef", "nan"], ["loss.entropy_coef", "got nan"]),
     "no rotary base": (["--model.rope_theta", "0"], ["model.rope_theta", "0.0"]),
     "window of less than nothing": (["--model.layer_windows", "-3"], ["model.layer_windows", "-3"]),
+    "drift fix of a ratio per token": (
+        ["--loss.drift_fix.transform", "min_replace", "--loss.surrogate", "reinforce"],
+        ["loss.ratio", "got 'token'", "'sequence' or 'sequence_product'"],
+    ),
     "no window": (["--loss.history.window", "0"], ["loss.history.window", "got 0"]),
     "seed of 20 digits": (["--run.seed", "9" * 20], ["run.seed", "64 bits"]),
     "unknown reward": (["--reward.functions.0.name", "exact"], ["reward.functions", "exact_match"]),

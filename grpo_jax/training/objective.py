@@ -29,7 +29,7 @@ def objective_of(config: LossConfig, *, max_length: int) -> objectives.Objective
         kl_coef=config.kl_coef,
         entropy_coef=config.entropy_coef,
         history=_history(config.history),
-        transform=_drift_fix(config.drift_fix, config.surrogate),
+        transform=_drift_fix(config.drift_fix, surrogate=config.surrogate, ratio=config.ratio),
         sampler_correction=_sampler_correction(config.sampler_correction),
         mask_truncated=config.mask_truncated,
     )
@@ -75,12 +75,17 @@ def _history(config: HistoryConfig | None) -> hadw.HADW | None:
     )
 
 
-def _drift_fix(config: DriftFixConfig | None, surrogate: str) -> dfpo.DriftFix | None:
+def _drift_fix(config: DriftFixConfig | None, *, surrogate: str, ratio: str) -> dfpo.DriftFix | None:
     if config is None:
         return None
     if surrogate != "reinforce":
         raise ValueError(
             f"loss.surrogate: got {surrogate!r}, expected 'reinforce' with loss.drift_fix (DFPO's is w A log π)"
+        )
+    if ratio not in ("sequence", "sequence_product"):
+        raise ValueError(
+            f"loss.ratio: got {ratio!r}, expected 'sequence' or 'sequence_product' with loss.drift_fix, which transforms "
+            "one ratio per sequence"
         )
     return dfpo.DriftFix(
         transform=getattr(dfpo, config.transform),
