@@ -12,6 +12,7 @@ from grpo_jax.training import batches, sharding
 from grpo_jax.training.setup import Run
 from grpo_jax.types import Batch, Rollout, TrainState
 
+GAP = "sampler/log_prob_gap"
 OF_STEPS = ("grad/", "loss/", "update/")
 OF_MIXED_GROUPS = ("coupling/", "learning_tax/", "length/", "shared_token/")
 """Prefixes of metrics of whole optimizer steps, and of means over their mixed groups; the others are means over tokens."""
@@ -41,7 +42,13 @@ def optimize(
         for part in batches.mini_batches(batch, rollout_groups=group_ids, num_groups=groups):
             state, metrics = run.update(state, on_devices(run, part, micro_batches=run.micro_batches))
             collected.append(metrics)
-    return state, mean_of_steps([jax.device_get(metrics) for metrics in collected])
+    steps = [jax.device_get(metrics) for metrics in collected]
+    metrics = mean_of_steps(steps)
+    if (
+        options.old_log_probs == "sampler"
+    ):  # after the first step the policy is another than the one that sampled
+        metrics[GAP] = float(steps[0][GAP])
+    return state, metrics
 
 
 def log_probs_under(run: Run, params, batch: Batch) -> np.ndarray:

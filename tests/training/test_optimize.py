@@ -31,12 +31,19 @@ def batch() -> Batch:
 
 
 def optimized(update: UpdateConfig):
-    """Old log-probs that each optimizer step saw, and the parameters of every gradient-free pass."""
+    """Old log-probs that each optimizer step saw, the parameters of every gradient-free pass, and the gap to the sampler.
+
+    Each step says its number for that.
+    """
     seen, passes = [], []
 
     def step(state, part):
         seen.append(None if part.old_log_probs is None else np.asarray(part.old_log_probs))
-        metrics = {"update/trained_tokens": 1.0, "update/mixed_groups": 1.0}
+        metrics = {
+            "update/trained_tokens": 1.0,
+            "update/mixed_groups": 1.0,
+            "sampler/log_prob_gap": len(seen),
+        }
         return replace(state, params=jnp.float32(state.params + 1)), metrics
 
     def log_prob_pass(params, rows):
@@ -58,23 +65,24 @@ def optimized(update: UpdateConfig):
         params=jnp.float32(7), optimizer=None, key=zero, step=zero, warm=zero, cursor=zero, skipped=zero
     )
     rollout = SimpleNamespace(group_ids=np.repeat(np.arange(B), G).astype(np.int32))
-    optimize.optimize(run, state, batch(), rollout)
-    return seen, passes
+    _, metrics = optimize.optimize(run, state, batch(), rollout)
+    return seen, passes, metrics["sampler/log_prob_gap"]
 
 
 def test_the_old_policy_is_computed_once_for_all_updates_of_a_rollout():
-    seen, passes = optimized(UpdateConfig(epochs=2, mini_batch=2))
-    assert passes == [7.0] and len(seen) == 4
+    seen, passes, gap = optimized(UpdateConfig(epochs=2, mini_batch=2))
+    assert passes == [7.0] and len(seen) == 4 and gap == 2.5
     assert all((old == 7.0).all() for old in seen)
 
 
 def test_one_update_needs_no_pass():
-    assert optimized(UpdateConfig()) == ([None], [])
+    assert optimized(UpdateConfig()) == ([None], [], 1)
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_the_samplers_own_are_taken_without_a_pass(epochs):
     """Those of the untruncated distribution, which is the trainer's."""
-    seen, passes = optimized(UpdateConfig(epochs=epochs, old_log_probs="sampler"))
+    seen, passes, gap = optimized(UpdateConfig(epochs=epochs, old_log_probs="sampler"))
     assert passes == [] and len(seen) == epochs
+    assert gap == 1  # at later steps the policy is another than the one that sampled
     assert all((old == -2.0).all() for old in seen)

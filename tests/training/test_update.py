@@ -68,7 +68,7 @@ def batch(policy) -> Batch:
     )
 
 
-def update_of(log_probs, *, objective, mesh, micro_batches=1, num_groups=GROUPS, optimizer=SGD):
+def update_of(log_probs, *, objective, mesh, micro_batches=1, num_groups=GROUPS, optimizer=SGD, **options):
     return make_update(
         log_probs=log_probs,
         objective=objective,
@@ -77,6 +77,7 @@ def update_of(log_probs, *, objective, mesh, micro_batches=1, num_groups=GROUPS,
         num_groups=num_groups,
         micro_batches=micro_batches,
         vocab_size=MODEL.vocab_size,
+        **options,
     )
 
 
@@ -187,6 +188,20 @@ def test_without_old_log_probs_the_policy_is_its_own_old_policy(policy, batch):
     implied = one_step(policy, replace(batch, old_log_probs=None), objective=objective, micro_batches=2)
     assert_same(stored, implied)
     assert implied[1]["ratio/max"] == 1.0
+
+
+def test_the_gap_to_a_sampler_whose_log_probs_are_taken_is_the_steps_own(policy, batch):
+    """Between old log-probs and the sampler's there is none then, however far the trainer is from it."""
+    log_probs, params = policy
+    mesh, gaps = sharding.make_mesh(1), []
+    for taken in (False, True):
+        update = update_of(
+            log_probs, objective=objective_for(aggregation.token), mesh=mesh, from_sampler=taken
+        )
+        _, metrics = update(state_of(params, mesh), sharding.split_rows(batch, mesh))
+        gaps.append(float(metrics["sampler/log_prob_gap"]))
+    distance = np.abs(np.asarray(log_probs(params, batch)[0]) - batch.sampler_full_log_probs)
+    np.testing.assert_allclose(gaps, [0.0, distance[batch.loss_mask].mean()], rtol=1e-4)
 
 
 def test_the_second_update_on_a_rollout_is_off_policy_against_the_stored_old_log_probs(policy, batch):
