@@ -39,6 +39,7 @@ RESUMABLE_CHANGES = (
     "evaluation.",
     "checkpoint.",
     "distributed.",
+    "mesh.",
 )
 """Fields that a resumed run may change without ceasing to be the same run."""
 
@@ -335,5 +336,5 @@ def check_resumable(config: Config, folder: Path) -> None:
         name, (old, new) = next(iter(changed.items()))
         raise ValueError(
             f"run.resume: {name} was {old!r} in {folder} and is {new!r} now; "
-            "a resumed run keeps its config (only run.folder, train.steps, evaluation and checkpoint may change)"
+            "a resumed run keeps its config (only run.folder, train.steps, evaluation, checkpoint and mesh may change)"
         )

@@ -160,9 +160,8 @@ def test_a_run_on_a_mesh_is_the_run_on_one_device_also_when_resumed(base, tmp_pa
         )
 
     loop.train(setup.prepare(config("one", 2, data=1)))
-    mesh = {"data": 2, "fsdp": 2, "tensor": 2}
-    loop.train(setup.prepare(config("eight", 1, **mesh)))
-    more = config("eight", 2, **mesh)
+    loop.train(setup.prepare(config("eight", 1, data=2, fsdp=2, tensor=2)))
+    more = config("eight", 2, data=1, fsdp=4, tensor=2)  # a run may go on where it did not begin
     state = loop.train(setup.prepare(replace(more, run=replace(more.run, resume=True))))
     assert state.params.embedding[...].sharding.spec == PartitionSpec("tensor", "fsdp")
     one, eight = (measured(tmp_path / name)[-1] for name in ("one", "eight"))
