@@ -8,7 +8,7 @@ import numpy as np
 
 from grpo_jax import amounts
 from grpo_jax.models import lora
-from grpo_jax.training import batches, sharding
+from grpo_jax.training import batches, hosts, sharding
 from grpo_jax.training.setup import Run
 from grpo_jax.types import Batch, Rollout, TrainState
 
@@ -22,6 +22,7 @@ def optimize(
     run: Run, state: TrainState, batch: Batch, rollout: Rollout
 ) -> tuple[TrainState, Mapping[str, float]]:
     """The optimizer steps of one rollout. The old policy is the one that sampled, whatever the number of steps."""
+    hosts.meet()  # the first has been writing since they last did, and who waits in a program waits without end
     options = run.config.update
     groups = amounts.groups_per_step(run.config)
     batch, group_ids = batches.by_group(batch, rollout.group_ids, group_size=run.config.rollout.group_size)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.config import Config, RolloutConfig, UpdateConfig
-from grpo_jax.training import optimize, sharding
+from grpo_jax.training import hosts, optimize, sharding
 from grpo_jax.types import Batch, TrainState
 
 B, G, P, T = 4, 2, 3, 2
@@ -86,3 +86,18 @@ def test_the_samplers_own_are_taken_without_a_pass(epochs):
     assert passes == [] and len(seen) == epochs
     assert gap == 1  # at later steps the policy is another than the one that sampled
     assert all((old == -2.0).all() for old in seen)
+
+
+def test_hosts_meet_before_the_programs_they_run_together(monkeypatch):
+    """A host that stuck while it wrote would be waited for inside a program, where nothing ends the wait."""
+
+    def nobody_came():
+        raise SystemExit("of 2 hosts, 0 did not come")
+
+    def too_early(*_, **__):
+        raise AssertionError("a program was given its batch before the hosts had met")
+
+    monkeypatch.setattr(hosts, "meet", nobody_came)
+    monkeypatch.setattr(optimize, "on_devices", too_early)
+    with pytest.raises(SystemExit, match="0 did not come"):
+        optimized(UpdateConfig(epochs=2))
