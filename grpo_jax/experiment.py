@@ -14,6 +14,7 @@ from typing import Any
 import tyro
 
 from grpo_jax.config import Config
+from grpo_jax.config.types import check_types
 
 FLAG_STYLE = (tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
 
@@ -43,8 +44,9 @@ def override(config: Config, arguments: Sequence[str], program: str) -> Config:
     """`config` with command-line flags applied; `--help` prints every field and exits.
 
     Raises:
-        ValueError: an unknown flag or a value of the wrong type, in one line that names the flag.
+        ValueError: an unknown flag or a value of the wrong type, in one line that names the flag or the field.
     """
+    check_types(config)
     config = _switch_on(config, arguments)
     arguments = [SHORT.get(argument, argument) for argument in arguments]
     complaint = io.StringIO()

@@ -5,7 +5,8 @@ import math
 from typing import Any
 
 from grpo_jax import amounts
-from grpo_jax.config import Config, MeshConfig, PretrainedModel
+from grpo_jax.config import Config, MeshConfig, OptimizerConfig, PretrainedModel
+from grpo_jax.config.types import check_types
 from grpo_jax.models.config import ModelConfig
 
 
@@ -20,6 +21,7 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
     Raises:
         ValueError: names the field, what came and what was expected.
     """
+    check_types(config)
     rollout, update = config.rollout, config.update
     positive = {
         "rollout.batch_size": rollout.batch_size,
@@ -33,15 +35,11 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "evaluation.samples": config.evaluation.samples,
         "distributed.timeout_seconds": config.distributed.timeout_seconds,
         "checkpoint.keep": config.checkpoint.keep,
-        "optimizer.learning_rate": config.optimizer.learning_rate,
         "rollout.temperature": rollout.temperature,
         "rollout.max_rounds": rollout.max_rounds,
         "rollout.slots": rollout.slots,
         "rollout.tensor": rollout.tensor,
         "update.max_skipped": update.max_skipped,
-        "warm_start.optimizer.learning_rate": config.warm_start.optimizer.learning_rate,
-        "optimizer.max_grad_norm": config.optimizer.max_grad_norm,
-        "warm_start.optimizer.max_grad_norm": config.warm_start.optimizer.max_grad_norm,
     }
     for name, value in positive.items():
         _require(value > 0, name, value, "a positive number")
@@ -58,8 +56,6 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "update.mini_batch": update.mini_batch,
         "update.micro_batch": amounts.micro_batch(config),
         "update.memory_budget_gib": update.memory_budget_gib,
-        "optimizer.warmup_steps": config.optimizer.warmup_steps,
-        "warm_start.optimizer.warmup_steps": config.warm_start.optimizer.warmup_steps,
         "loss.kl_coef": config.loss.kl_coef,
         "loss.eps": config.loss.eps,
     }.items():
@@ -86,9 +82,10 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         _require(getattr(loss, name) > 0, f"loss.{name}", getattr(loss, name), "a positive number")
     if loss.history is not None:
         _require(loss.history.window > 0, "loss.history.window", loss.history.window, "a positive number")
-    for name in ("b1", "b2"):
-        beta = getattr(config.optimizer, name)
-        _require(0 <= beta < 1, f"optimizer.{name}", beta, "from 0 to below 1")
+    for name in ("kl_coef", "entropy_coef"):
+        _require(math.isfinite(getattr(loss, name)), f"loss.{name}", getattr(loss, name), "a finite number")
+    _check_optimizer(config.optimizer, "optimizer")
+    _check_optimizer(config.warm_start.optimizer, "warm_start.optimizer")
     _require(
         math.isfinite(rollout.temperature), "rollout.temperature", rollout.temperature, "a finite number"
     )
@@ -187,6 +184,22 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
             success,
             f"one of reward.functions {names}" + (f" ({close[0]}?)" if close else ""),
         )
+
+
+def _check_optimizer(options: OptimizerConfig, section: str) -> None:
+    """What is no finite number here would make parameters such, whatever the gradients."""
+    for name in ("learning_rate", "max_grad_norm"):
+        value = getattr(options, name)
+        _require(value > 0, f"{section}.{name}", value, "a positive number")
+    for name in ("warmup_steps", "eps", "weight_decay"):
+        value = getattr(options, name)
+        _require(value >= 0, f"{section}.{name}", value, "0 or more")
+    for name in ("learning_rate", "eps", "weight_decay"):
+        value = getattr(options, name)
+        _require(math.isfinite(value), f"{section}.{name}", value, "a finite number")
+    for name in ("b1", "b2"):
+        beta = getattr(options, name)
+        _require(0 <= beta < 1, f"{section}.{name}", beta, "from 0 to below 1")
 
 
 def _check_architecture(model: ModelConfig, *, length: int) -> None:

@@ -90,6 +90,17 @@ FLAGS = {
     "dual clip below 1": (["--loss.dual_clip", "0.5"], ["loss.dual_clip", "got 0.5", "above 1"]),
     "clip of everything": (["--loss.clip_low", "1.5"], ["loss.clip_low", "got 1.5"]),
     "endless moment": (["--optimizer.b1", "1.0"], ["optimizer.b1", "got 1.0"]),
+    "endless moment of the warm start": (
+        ["--warm_start.optimizer.b2", "1"],
+        ["warm_start.optimizer.b2", "got 1.0"],
+    ),
+    "decay that grows": (["--optimizer.weight_decay", "-1"], ["optimizer.weight_decay", "got -1.0"]),
+    "decay that is no number": (["--optimizer.weight_decay", "nan"], ["optimizer.weight_decay", "got nan"]),
+    "root below zero": (["--optimizer.eps", "-1"], ["optimizer.eps", "got -1.0"]),
+    "endless rate": (["--optimizer.learning_rate", "inf"], ["optimizer.learning_rate", "got inf"]),
+    "bonus that is no number": (["--loss.entropy_coef", "nan"], ["loss.entropy_coef", "got nan"]),
+    "no rotary base": (["--model.rope_theta", "0"], ["model.rope_theta", "0.0"]),
+    "window of less than nothing": (["--model.layer_windows", "-3"], ["model.layer_windows", "-3"]),
     "no window": (["--loss.history.window", "0"], ["loss.history.window", "got 0"]),
     "seed of 20 digits": (["--run.seed", "9" * 20], ["run.seed", "64 bits"]),
     "unknown reward": (["--reward.functions.0.name", "exact"], ["reward.functions", "exact_match"]),
@@ -104,6 +115,31 @@ def test_a_wrong_flag(capsys, experiment_file, case):
     assert len(text.splitlines()) == 1
     for part in expected:
         assert part in text
+
+
+WRITTEN = {
+    "update.layout": ("plian", "'auto' or 'plain' or 'group' or 'packed'"),
+    "update.old_log_probs": ("samplr", "'trainer' or 'sampler'"),
+    "update.micro_batch": ("Auto", "int or 'auto'"),
+    "update.epochs": (1.5, "int"),
+    "update.offload_reference": ("yes", "bool"),
+    "model.dtype": ("float16", "'float32' or 'bfloat16'"),
+    "mesh.fsdp": ("2", "int"),
+    "loss.kl": ("k4", "'k1' or 'k2' or 'k3'"),
+}
+
+
+@pytest.mark.parametrize("field", WRITTEN)
+def test_a_wrong_value_in_the_experiment_file(capsys, tmp_path, field):
+    """Python takes any value for a field; a misspelt choice would train as another one."""
+    value, expected = WRITTEN[field]
+    section, name = field.split(".")
+    config = tiny(tmp_path / "run")
+    wrong = replace(getattr(config, section), **{name: value})
+    path = tmp_path / "wrong.py"
+    path.write_text(experiment.to_source(replace(config, **{section: wrong})))
+    text = complaint(capsys, "train", path)
+    assert text == f"grpo-jax: error: {field}: got {value!r}, expected {expected}"
 
 
 def test_a_flag_turns_an_optional_section_on(tmp_path, capsys):

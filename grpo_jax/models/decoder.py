@@ -5,6 +5,7 @@ time does not grow with depth. Norms, rotary angles, softmax and head are float3
 `config.dtype`.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -202,10 +203,22 @@ def check(config: ModelConfig) -> None:
             f"model.num_heads is {config.num_heads};"
             f" expected a multiple of num_kv_heads, {config.num_kv_heads}"
         )
+    if not 0 < config.rope_theta < math.inf:
+        raise ValueError(f"model.rope_theta is {config.rope_theta}; expected a positive number")
+    if not 0 <= config.norm_eps < math.inf:
+        raise ValueError(f"model.norm_eps is {config.norm_eps}; expected 0 or more")
+    if config.rope_scaling and not 0 < config.rope_scaling.factor < math.inf:
+        raise ValueError(
+            f"model.rope_scaling.factor is {config.rope_scaling.factor}; expected a positive number"
+        )
     if config.remat not in ("none", *SAVED):
         raise ValueError(f"model.remat is {config.remat!r}; expected none, {' or '.join(SAVED)}")
     if config.lora and (config.lora.rank < 1 or not config.lora.targets):
         raise ValueError(f"model.lora is {config.lora}; expected a rank of at least 1 and some targets")
+    if config.lora and not math.isfinite(config.lora.alpha):
+        raise ValueError(f"model.lora.alpha is {config.lora.alpha}; expected a finite number")
+    if any(window < 0 for window in config.layer_windows):
+        raise ValueError(f"model.layer_windows is {config.layer_windows}; expected 0 (full) or more in each")
     if config.layer_windows and len(config.layer_windows) != config.num_layers:
         raise ValueError(
             f"model.layer_windows has {len(config.layer_windows)} entries;"

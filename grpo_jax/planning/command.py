@@ -57,6 +57,10 @@ def parser(make: type[ArgumentParser] = ArgumentParser) -> ArgumentParser:
 def run(arguments: Sequence[str], make: type[ArgumentParser] = ArgumentParser) -> int:
     """Plans, prints, and returns the exit status."""
     options, flags = parser(make).parse_known_args(list(arguments))
+    for name in ("compilations", "time_limit"):
+        value = getattr(options, name)
+        if not value > 0:
+            raise ValueError(f"--{name}: got {value}, expected a positive number")
     target = target_of(options.topology)
     check_installed(target)
     config = experiment.override(

@@ -114,10 +114,11 @@ def _rank(plan: Plan) -> int:
 def candidates(config: Config, target: Target) -> list[Candidate]:
     """Settings whose state fits, the fastest first, the doubtful ones last."""
     architecture = architecture_for(config)
+    devices = target.devices - config.rollout.devices
     found = []
     for setting in settings(config, target, architecture):
         changed = setting.of(config)
-        mesh = abstract_mesh(changed, devices=target.devices)
+        mesh = abstract_mesh(changed, devices=devices)
         shapes = shapes_of(
             changed,
             replace(architecture, remat=setting.remat),
@@ -138,8 +139,8 @@ def candidates(config: Config, target: Target) -> list[Candidate]:
 
 
 def settings(config: Config, target: Target, architecture: ModelConfig) -> Iterator[Setting]:
-    """Every mesh that uses all devices and every size of a micro-batch that go with the config."""
-    for mesh in meshes(target.devices):
+    """Every mesh of all the trainer's devices and every size of a micro-batch that go with the config."""
+    for mesh in meshes(target.devices - config.rollout.devices):
         shards = mesh.data * mesh.fsdp
         for size in fitting.candidates(replace(config, mesh=mesh), shards=shards):
             for remat in REMAT:

@@ -1,6 +1,5 @@
 """The decode program at the size a call of the engine ends with, for compiling it before there is anything to sample."""
 
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,7 +33,7 @@ def decode_arguments(
     sizes: Sizes,
     sampling: Sampling,
     prompts: int,
-    mesh: Mesh | AbstractMesh | None,
+    mesh: Mesh | AbstractMesh,
     quantize: weights.Quantize = "none",
 ) -> Arguments:
     """Arguments with all slots taken and every column in use; `params` are the trainer's, as shapes."""
@@ -69,7 +68,7 @@ def decode_arguments(
     seating = Seating(row=shape(slots), lane=shape(slots), slot=shape(rows, min(G, slots)))
     params = jax.eval_shape(partial(weights.converted, config=config, quantize=quantize), params)
     arguments = Arguments(params, jax.eval_shape(start), (seating, rules, shape(), shape()))
-    return arguments if mesh is None else _placed(arguments, config, mesh)
+    return _placed(arguments, config, mesh)
 
 
 def _placed(arguments: Arguments, config: ModelConfig, mesh: Mesh | AbstractMesh) -> Arguments:
@@ -102,7 +101,7 @@ def _placed(arguments: Arguments, config: ModelConfig, mesh: Mesh | AbstractMesh
     )
 
 
-def lower_decode(graphdef: nnx.GraphDef, arguments: Arguments, mesh: Mesh | None) -> jax.stages.Lowered:
+def lower_decode(graphdef: nnx.GraphDef, arguments: Arguments, mesh: Mesh) -> jax.stages.Lowered:
     """The decode program of these shapes, ready to compile."""
-    with nullcontext() if mesh is None else jax.set_mesh(mesh):
+    with jax.set_mesh(mesh):
         return decode.decode.lower(graphdef, arguments.params, arguments.state, *arguments.rest)

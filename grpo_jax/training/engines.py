@@ -53,7 +53,6 @@ def longest_prompt(options: RolloutConfig) -> int:
     return options.max_prompt_length + (options.max_completion_length if options.environment else 0)
 
 
-def slots_on(mesh: Mesh | AbstractMesh | None, options: RolloutConfig) -> int:
+def slots_on(mesh: Mesh | AbstractMesh, options: RolloutConfig) -> int:
     """`rollout.slots`, rounded up to equal shares for the devices that rows are dealt over."""
-    shards = 1 if mesh is None else sharding.row_shards(mesh)
-    return options.slots + -options.slots % shards
+    return options.slots + -options.slots % sharding.row_shards(mesh)

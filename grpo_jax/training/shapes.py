@@ -118,7 +118,7 @@ def _decode(
     config: Config,
     built: programs.Programs,
     policy: Any,
-    mesh: Mesh | AbstractMesh | None,
+    mesh: Mesh | AbstractMesh,
     *,
     platform: str,
 ) -> sampler.Arguments:
@@ -133,7 +133,7 @@ def _decode(
             CHUNK,
             fixed=False,
             positions_first=platform == "tpu",
-            shards=None if mesh is None else sharding.row_shards(mesh),
+            shards=sharding.row_shards(mesh),
         ),
         sampling=Sampling(
             temperature=rollout.temperature,

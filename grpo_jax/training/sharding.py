@@ -25,11 +25,10 @@ def make_mesh(data: int, fsdp: int = 1, tensor: int = 1) -> Mesh:
     return jax.make_mesh(sizes, AXES, devices=devices, axis_types=(AxisType.Auto,) * 3)
 
 
-def sampling_mesh(mesh: Mesh, *, devices: int, tensor: int) -> Mesh | None:
+def sampling_mesh(mesh: Mesh, *, devices: int, tensor: int) -> Mesh:
     """Where rollouts are sampled: on the last `devices` devices there are, or on those of `mesh` if that is 0.
 
-    With several hosts it is the devices of `mesh` that are this host's, since each samples its own share. None is one
-    device.
+    With several hosts it is the devices of `mesh` that are this host's, since each samples its own share.
     """
     if not devices:
         return without_fsdp(mesh.local_mesh)
@@ -37,12 +36,10 @@ def sampling_mesh(mesh: Mesh, *, devices: int, tensor: int) -> Mesh | None:
     return Mesh(where, AXES, axis_types=(AxisType.Auto,) * 3)
 
 
-def without_fsdp(mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh | None:
+def without_fsdp(mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh:
     """The devices of `mesh` with fsdp as more of data: no axis splits parameters that every decode step would have to
-    gather. None is one device.
+    gather.
     """
-    if mesh.size == 1:
-        return None
     tensor = mesh.shape[TENSOR]
     sizes, axis_types = (mesh.size // tensor, 1, tensor), (AxisType.Auto,) * 3
     if isinstance(mesh, AbstractMesh):

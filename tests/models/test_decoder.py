@@ -1,6 +1,7 @@
 """The decoder by itself: shapes and causality; padding, packing and caches change no hidden state."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 from flax import nnx
 
 from grpo_jax.models import attention as attends
-from grpo_jax.models.config import ModelConfig
+from grpo_jax.models.config import LoraConfig, ModelConfig, RopeScaling
 from grpo_jax.models.decoder import Decoder
 
 TINY = ModelConfig(
@@ -161,6 +162,11 @@ def test_bfloat16_computes_in_bfloat16_and_ends_in_float32():
         ({"num_kv_heads": 3}, "num_heads"),
         ({"head_dim": 5}, "head_dim"),
         ({"layer_windows": (1,)}, "layer_windows"),
+        ({"layer_windows": (0, -3)}, "layer_windows"),
+        ({"rope_theta": 0.0}, "rope_theta"),
+        ({"norm_eps": math.nan}, "norm_eps"),
+        ({"rope_scaling": RopeScaling(factor=-1.0)}, "rope_scaling.factor"),
+        ({"lora": LoraConfig(alpha=math.nan)}, "lora.alpha"),
         ({"vocab_size": 0}, "vocab_size"),
         ({"remat": True}, "remat"),
     ],

@@ -174,6 +174,17 @@ def test_on_simulated_devices(small, tmp_path, capsys):
     assert "all-gather" in kinds  # of fsdp's parameters
 
 
+@pytest.mark.parametrize("flag", ["--compilations=-2", "--time_limit=nan", "--time_limit=0"])
+def test_limits_that_are_none(flag, small, tmp_path, capsys):
+    path = tmp_path / "config.py"
+    path.write_text(experiment.to_source(small))
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["plan", "--topology", "cpu:8", "--config", str(path), "--search", flag])
+    assert exit_.value.code == 2
+    name, _, value = flag.partition("=")
+    assert f"error: {name}: got {value}" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="the extra `plan` is not installed")
 def test_on_a_tpu_slice(small):
     """The TPU compiler itself; what it counts for arguments must hold what closed form counts."""

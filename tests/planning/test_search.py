@@ -1,5 +1,7 @@
 """Which settings are tried, in which order, and which is chosen."""
 
+from dataclasses import replace
+
 import pytest
 
 from grpo_jax.config import MeshConfig
@@ -90,6 +92,14 @@ def test_a_setting_needs_more_only_if_nothing_in_it_needs_less():
     assert not Setting(mesh, "full", 32).at_least(base)
     assert not Setting(mesh, "none", 8).at_least(base)
     assert not Setting(MeshConfig(data=2, fsdp=4), "none", 32).at_least(base)
+
+
+def test_devices_of_the_samplers_own_are_left_to_it(config):
+    config = replace(
+        config, rollout=replace(config.rollout, devices=4), update=replace(config.update, micro_batch=0)
+    )
+    found = [candidate.setting.mesh for candidate in candidates(config, V5P)]
+    assert found and all(mesh.data * mesh.fsdp * mesh.tensor == 4 for mesh in found)
 
 
 def test_nothing_fits_on_too_few_chips(config):
