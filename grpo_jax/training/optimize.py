@@ -41,7 +41,13 @@ def optimize(
         for part in batches.mini_batches(batch, rollout_groups=group_ids, num_groups=groups):
             state, metrics = run.update(state, on_devices(run, part, micro_batches=run.micro_batches))
             collected.append(metrics)
-    return state, mean_of_steps([jax.device_get(metrics) for metrics in collected])
+    collected = [jax.device_get(metrics) for metrics in collected]
+    metrics = mean_of_steps(collected)
+    if (
+        options.old_log_probs == "sampler"
+    ):  # after the first step the policy at hand is not the one that sampled
+        metrics["sampler/log_prob_gap"] = float(collected[0]["sampler/log_prob_gap"])
+    return state, metrics
 
 
 def log_probs_under(run: Run, params, batch: Batch) -> np.ndarray:

@@ -89,6 +89,7 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
             micro_batches=micro_batches,
             vocab_size=architecture.vocab_size,
             kernels=kernels,
+            old_is_sampler=update.old_log_probs == "sampler",
         ),
         log_prob_pass=make_log_prob_pass(
             log_probs=log_probs, mesh=mesh, micro_batches=micro_batches * mini_batches, kernels=kernels

@@ -36,7 +36,7 @@ def optimized(update: UpdateConfig):
 
     def step(state, part):
         seen.append(None if part.old_log_probs is None else np.asarray(part.old_log_probs))
-        metrics = {"update/trained_tokens": 1.0, "update/mixed_groups": 1.0}
+        metrics = {"update/trained_tokens": 1.0, "update/mixed_groups": 1.0, "sampler/log_prob_gap": 0.0}
         return replace(state, params=jnp.float32(state.params + 1)), metrics
 
     def log_prob_pass(params, rows):
