@@ -62,14 +62,6 @@ class Sampling:
         """Whether top-k, top-p or min-p cuts tokens off."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
-    @property
-    def altered(self) -> bool:
-        """Whether the distribution drawn from is not the model's at this temperature, which the trainer
-        uses.
-        """
-        adjusted = self.logit_bias or self.forbidden_ids or self.repetition_penalty != 1
-        return self.temperature == 0 or self.truncated or bool(adjusted)
-
 
 def _require(holds: bool, name: str, value: object, expected: str) -> None:
     if not holds:
