@@ -189,8 +189,7 @@ class UpdateConfig:
     grows with it."""
     old_log_probs: Literal["trainer", "sampler"] = "trainer"
     """Whose log-probabilities the ratios are taken against, fixed for all updates of a rollout: the trainer's own, for
-    which a pass without gradients is made where a rollout has several updates, or the sampler's, which need none (with
-    rollout.lag or rollout.replay the gap to the sampler is then not measured, and shows as 0)."""
+    which a pass without gradients is made where a rollout has several updates, or the sampler's, which need none."""
     head_memory_mib: int = 512
     """MiB per device for logits that wait for the backward pass. If a micro-batch has more, none wait: they are computed
     again, a block of the vocabulary at a time, and take next to nothing."""

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 Row = dict[str, Any]
 
@@ -53,8 +53,19 @@ def append(path: Path, rows: Sequence[Row]) -> None:
     if kind(path) == "parquet":
         write(path, rows)
         return
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+    with path.open("a+b") as file:
+        _drop_half_line(file)
+        file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def _drop_half_line(file: BinaryIO) -> None:
+    """Takes off what a kill has left of a line, which the next one would otherwise go on."""
+    if not file.tell():
+        return
+    file.seek(-1, os.SEEK_END)
+    if file.read() != b"\n":
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def write(folder: Path, rows: Sequence[Row]) -> None:

@@ -1,5 +1,6 @@
 """What to sample: plain data that checks itself."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -34,7 +35,7 @@ class Sampling:
     """
 
     def __post_init__(self):
-        _require(self.temperature >= 0, "temperature", self.temperature, "a number ≥ 0")
+        _require(0 <= self.temperature < math.inf, "temperature", self.temperature, "a finite number ≥ 0")
         _require(self.top_k >= 0, "top_k", self.top_k, "a whole number ≥ 0 (0 is off)")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "a number in (0, 1] (1 is off)")
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "a number in [0, 1] (0 is off)")
@@ -42,7 +43,14 @@ class Sampling:
         _require(self.group_size >= 1, "group_size", self.group_size, "a whole number ≥ 1")
         _require(all(i >= 0 for i in self.stop_ids), "stop_ids", self.stop_ids, "token ids ≥ 0")
         _require(all(self.stop_strings), "stop_strings", self.stop_strings, "texts that are not empty")
-        _require(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "a number > 0")
+        _require(
+            all(value < math.inf for value in self.logit_bias.values()),
+            "logit_bias",
+            self.logit_bias,
+            "numbers below infinity",
+        )
+        penalty = self.repetition_penalty
+        _require(0 < penalty < math.inf, "repetition_penalty", penalty, "a finite number > 0")
         if self.temperature == 0 and self.truncated:
             raise ValueError(
                 "sampling.temperature is 0, which takes the likeliest token; expected top_k 0, top_p 1 and"
@@ -53,14 +61,6 @@ class Sampling:
     def truncated(self) -> bool:
         """Whether top-k, top-p or min-p cuts tokens off."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
-
-    @property
-    def altered(self) -> bool:
-        """Whether the distribution drawn from is not the model's at this temperature, which the trainer
-        uses.
-        """
-        adjusted = self.logit_bias or self.forbidden_ids or self.repetition_penalty != 1
-        return self.temperature == 0 or self.truncated or bool(adjusted)
 
 
 def _require(holds: bool, name: str, value: object, expected: str) -> None:

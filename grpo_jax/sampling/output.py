@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from grpo_jax.sampling.sampler import Completion
 
@@ -43,13 +44,13 @@ def table(groups: Iterable[Sequence[Completion]], console: Console) -> None:
     for group in groups:
         for completion in group:
             drawn.add_row(
-                completion.prompt if completion.sample == 0 else "",
-                completion.text,
+                Text(completion.prompt if completion.sample == 0 else ""),  # as it is: no markup, no emoji
+                Text(completion.text),
                 "" if completion.reward is None else _number(completion.reward),
                 str(completion.tokens),
                 "stopped" if completion.stopped else "cut off",
             )
-    console.print(drawn, markup=False)
+    console.print(drawn)
 
 
 def _number(value: float | None) -> str:

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import TextIO
+from typing import Any, TextIO
 
 from grpo_jax.config import Config, FileData
 from grpo_jax.tasks.readers import rows
-from grpo_jax.tasks.rows import Mapper, Row
+from grpo_jax.tasks.rows import Mapper, Row, lookup
 from grpo_jax.types import Problem
 
 
@@ -40,8 +40,18 @@ def _problems(located: Iterable[tuple[str, Row]], config: Config | None) -> Iter
             raise ValueError(
                 f"{location}: expected a field 'prompt' or 'messages', and the row has {', '.join(map(repr, row))}"
             )
-        without = {**row, mapper.answer_field: row.get(mapper.answer_field) or ""}
-        yield from mapper.problems([(location, without)])
+        yield from mapper.problems(
+            [(location, {**row, mapper.answer_field: _answer(row, mapper.answer_field)})]
+        )
+
+
+def _answer(row: Row, field: str) -> Any:
+    """What the row has in a field, perhaps a dotted one, or an empty text. 0 is an answer."""
+    try:
+        value = lookup(row, field)
+    except ValueError:
+        return ""
+    return "" if value is None else value
 
 
 def _mapper(row: Row, config: Config | None) -> Mapper | None:
@@ -58,6 +68,6 @@ def _mapper(row: Row, config: Config | None) -> Mapper | None:
         messages_field=data.messages_field,
         system_prompt=data.system_prompt,
         answer_field=data.answer_field,
-        answer_pattern=data.answer_pattern if row.get(data.answer_field) else None,
+        answer_pattern=None if _answer(row, data.answer_field) == "" else data.answer_pattern,
         answer_required=False,
     )

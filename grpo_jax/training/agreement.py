@@ -1,7 +1,8 @@
 """Whether sampler and trainer agree on the policy, and what to look at when they do not.
 
 Every ratio of the update assumes that the sampler drew from the policy the trainer computes. Their mean gap per
-token, `sampler/log_prob_gap`, is rounding: about 1e-6 in float32 and up to 1e-2 in bfloat16.
+token, `sampler/log_prob_gap`, is rounding: about 1e-6 in float32 and up to 1e-2 in bfloat16. The trainer's side are the
+old log-probs, or where those are the sampler's, those of the policy before a rollout's first optimizer step.
 """
 
 from grpo_jax.config import Config, PretrainedModel
@@ -57,6 +58,11 @@ def likely_causes(config: Config) -> list[str]:
         causes.append(
             "rollout.replay: the rollouts are of another policy; update.old_log_probs sampler takes the ratios against it"
         )
+    trusted = config.update.old_log_probs == "sampler"
+    if trusted and config.rollout.lag:
+        causes.append(
+            "rollout.lag: the sampler's policy is a step old, and with update.old_log_probs sampler the trainer's is not"
+        )
     if config.rollout.quantize != "none":
         causes.append(
             f"rollout.quantize is {config.rollout.quantize}: the sampler's matrices are rounded to it"
@@ -73,6 +79,10 @@ def likely_causes(config: Config) -> list[str]:
         causes.append("an engine of your own that samples without the adapters")
     causes.append("the parameters changed between sampling and the old policy's log-probabilities")
     causes.append("an engine of your own, at another temperature or of other parameters")
-    if config.loss.sampler_correction is None:
+    if trusted:
+        causes.append(
+            "if it has to stay: update.old_log_probs is sampler, which takes it into every ratio; trainer does not"
+        )
+    elif config.loss.sampler_correction is None:
         causes.append("if it has to stay: loss.sampler_correction corrects for it")
     return causes

@@ -119,7 +119,13 @@ def play_back(run: Run, examples: Sequence[Example], *, step: int) -> Started:
     """The recorded rollout of `step`, as if it had just been sampled; each host has its share of it."""
     options, places = run.config.rollout, hosts.share(len(examples))
     with hosts.alike():
-        rollout = replaying.replayed(run.replay, [e.prompt_ids for e in examples], options, step=step)
+        rollout = replaying.replayed(
+            run.replay,
+            [example.prompt_ids for example in examples],
+            options,
+            step=step,
+            vocab_size=run.policy.config.vocab_size,
+        )
     own = [min(place, len(examples) - 1) for place in places]
     G = options.group_size
     share = rows(rollout, [place * G + sample for place in own for sample in range(G)])

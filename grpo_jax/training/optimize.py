@@ -45,10 +45,8 @@ def optimize(
             collected.append(metrics)
     steps = [jax.device_get(metrics) for metrics in collected]
     metrics = mean_of_steps(steps)
-    if (
-        options.old_log_probs == "sampler"
-    ):  # after the first step the policy is another than the one that sampled
-        metrics[GAP] = float(steps[0][GAP])
+    if options.old_log_probs == "sampler":
+        metrics[GAP] = float(steps[0][GAP])  # later the policy is another than the one that sampled
     return state, metrics
 
 

@@ -90,8 +90,7 @@ def build(config: Config, architecture: ModelConfig, *, mesh: Mesh) -> Programs:
             micro_batches=micro_batches,
             vocab_size=architecture.vocab_size,
             kernels=kernels,
-            # With a lag or a replay the policy at hand is not the one that sampled, and says nothing of the sampler.
-            from_sampler=update.old_log_probs == "sampler" and not rollout.lag and not rollout.replay,
+            old_is_sampler=update.old_log_probs == "sampler",
         ),
         log_prob_pass=make_log_prob_pass(
             log_probs=log_probs, mesh=mesh, micro_batches=micro_batches * mini_batches, kernels=kernels

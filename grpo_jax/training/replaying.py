@@ -61,9 +61,14 @@ def open_replay(config: Config) -> ReplayEngine | None:
 
 
 def replayed(
-    replay: ReplayEngine, prompt_ids: Sequence[Sequence[int]], options: RolloutConfig, *, step: int
+    replay: ReplayEngine,
+    prompt_ids: Sequence[Sequence[int]],
+    options: RolloutConfig,
+    *,
+    step: int,
+    vocab_size: int,
 ) -> Rollout:
-    """The recorded rollout of a step whose prompts are these.
+    """The recorded rollout of a step whose prompts are these, for a model of `vocab_size` tokens.
 
     Raises:
         InputError: it is of other prompts, or does not fit the config; names rollout.replay.
@@ -76,6 +81,13 @@ def replayed(
             f"rollout.replay: {error}. Data, tokenizer, seed, batch_size, group_size and max_completion_length are to be"
             " those of the recording"
         ) from error
+    ids = rollout.completion_ids
+    unknown = ids[(ids < 0) | (ids >= vocab_size)]
+    if len(unknown):
+        raise InputError(
+            f"rollout.replay: {call_name(step)} of {options.replay} has token {unknown[0]}, expected ids from 0 to below"
+            f" the model's vocabulary of {vocab_size}"
+        )
     if (rollout.sampled is not None) != bool(options.environment):
         recorded = "without" if rollout.sampled is None else "with"
         raise InputError(

@@ -120,11 +120,12 @@ def prepare(config: Config) -> Run:
     rewards = scoring.build(config.reward.functions)
     scoring.check(rewards, [*split.train, *split.held_out])
     environment = environments.build(config.rollout.environment, config.rollout.environment_options)
+    architecture = sized_for(architecture, tokenizer)
     replay = replaying.open_replay(config)
     if replay is not None and config.train.steps:  # a recording of other problems shows at the first step
         options = {"batch_size": config.rollout.batch_size, "seed": config.run.seed, "mixture": split.mixture}
         first = [example.prompt_ids for example in tasks.batch(train, cursor=0, **options)]
-        replaying.replayed(replay, first, config.rollout, step=1)
+        replaying.replayed(replay, first, config.rollout, step=1, vocab_size=architecture.vocab_size)
     trainer_devices = jax.device_count() - config.rollout.devices
     shape = validation.mesh_shape(config.mesh, devices=trainer_devices, hosts=hosts.count())
     mesh = sharding.make_mesh(*shape)
@@ -133,7 +134,6 @@ def prepare(config: Config) -> Run:
             "update.offload_reference: got True, expected False: JAX offers no pinned host memory beside "
             f"{mesh.devices.flat[0].device_kind}"
         )
-    architecture = sized_for(architecture, tokenizer)
     if config.update.micro_batch == amounts.AUTO and config.run.resume:  # as it was found before
         update = replace(config.update, micro_batch=saved_config(Path(config.run.folder)).update.micro_batch)
         config = replace(config, update=update)

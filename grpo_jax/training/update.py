@@ -62,12 +62,12 @@ def make_update(
     micro_batches: int,
     vocab_size: int,
     kernels: bool = False,
-    from_sampler: bool = False,
+    old_is_sampler: bool = False,
 ) -> Step:
     """The jitted policy update of mini-batches of `num_groups` groups with ids in [0, num_groups).
 
     A group may be split between devices and micro-batches, a sequence not. `kernels` says that attention is not einsum,
-    `from_sampler` that old log-probs are the sampler's, which the step's own are then compared with.
+    `old_is_sampler` that old log-probs are the sampler's, which the step's own are then compared with.
     """
     axis = sharding.axis_name(mesh)
     groups = {"num_groups": num_groups, "axis_name": axis}
@@ -137,7 +137,7 @@ def make_update(
             sampler_log_probs=rows.sampler_log_probs if objective.sampler_correction else None,
             group_constants=group_constants,
         )
-        trainers = jax.lax.stop_gradient(now) if from_sampler else old
+        trainers = jax.lax.stop_gradient(now) if old_is_sampler else old
         gap = {"sampler/log_prob_gap": jnp.abs(trainers - rows.sampler_full_log_probs)}
         return value, totals._replace(means={**totals.means, **token_means(gap, rows.loss_mask)})
 

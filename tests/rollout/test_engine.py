@@ -254,6 +254,10 @@ WRONG = [
     (dict(group_size=0), "group_size"),
     (dict(stop_ids=(-1,)), "stop_ids"),
     (dict(temperature=0.0, top_k=5), "temperature"),
+    (dict(temperature=float("inf"), forbidden_ids=(1,)), "temperature"),
+    (dict(repetition_penalty=float("inf")), "repetition_penalty"),
+    (dict(logit_bias={1: float("inf")}), "logit_bias"),
+    (dict(logit_bias={1: float("nan")}), "logit_bias"),
 ]
 
 

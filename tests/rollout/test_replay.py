@@ -51,11 +51,11 @@ def test_another_call_and_other_prompts_are_errors(recorded):
 
 
 def test_a_call_recorded_again_takes_the_place_of_the_first(recorded):
-    """As in a run that resumes before it: even where the first was cut off by a kill."""
+    """As in a run that resumes before it: even where the first was cut off by a kill, in the middle of a line."""
     path, rollouts = recorded
     if path.suffix == ".jsonl":
         whole = path.read_text().splitlines(keepends=True)
-        path.write_text("".join([*whole[:7], *whole]))
+        path.write_text("".join([*whole[:7], *whole, *whole[15:22], whole[22][:40]]))
     graphdef, params = model()
     engine = RecordingEngine(NativeEngine(graphdef, max_prompt_length=8), path)
     engine.load(params)

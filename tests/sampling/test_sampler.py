@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from grpo_jax.cli import main
 from grpo_jax.config import FileData, RewardFunction
-from grpo_jax.sampling import open_sampler, prompts
+from grpo_jax.sampling import Completion, open_sampler, output, prompts
 from grpo_jax.training import loop, setup
 from grpo_jax.types import Message, Problem
 from tests.tiny import tiny
@@ -108,6 +109,15 @@ def test_rows_become_problems(tmp_path):
     assert [(p.prompt, p.answer) for p in found] == [("1+1=", "2"), ("1+1=", "")]
 
 
+def test_an_answer_of_zero_and_one_inside_another_field_are_answers(tmp_path):
+    found = prompts.from_lines(io.StringIO('{"prompt": "5-5=", "answer": 0}\n'), None)
+    assert [p.answer for p in found] == ["0"]
+    data = FileData(path="x", prompt="{q}=", answer_field="solution.value")
+    rows = '{"q": "5-5", "solution": {"value": 0}}\n{"q": "1+1", "solution": {"value": null}}\n{"q": "1+1"}\n'
+    found = prompts.from_lines(io.StringIO(rows), replace(tiny(tmp_path), data=data))
+    assert [(p.prompt, p.answer) for p in found] == [("5-5=", "0"), ("1+1=", ""), ("1+1=", "")]
+
+
 def test_the_command_writes_json_lines(capsys, monkeypatch, folder, sampler):
     stdin = '{"prompt": "3+4=", "answer": "7"}\n5+5=\n'
     out = command(capsys, monkeypatch, folder, "--samples", 2, "--format", "jsonl", "--seed", 5, stdin=stdin)
@@ -125,6 +135,14 @@ def test_the_command_writes_text_and_a_table(capsys, monkeypatch, folder, tmp_pa
     (tmp_path / "rows.jsonl").write_text('{"prompt": "[3]+4=", "answer": "7"}\n')
     out = command(capsys, monkeypatch, folder, "--file", tmp_path / "rows.jsonl", "--format", "table")
     assert "completion" in out and "[3]+4=" in out and "reward" in out
+
+
+def test_a_table_shows_texts_as_they_are():
+    """Rich would take `:x:` for a picture and `[red]` for a colour."""
+    group = [Completion(0, 0, "[red]1", ":x: [/red]", 2, True, -1.0, None, {})]
+    console = Console(file=io.StringIO(), width=80)
+    output.table([group], console)
+    assert "[red]1" in (text := console.file.getvalue()) and ":x: [/red]" in text
 
 
 def test_mistakes_are_one_line(capsys, monkeypatch, folder, tmp_path):

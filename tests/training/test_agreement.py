@@ -2,8 +2,22 @@
 
 from dataclasses import replace
 
-from grpo_jax.config import Config, PretrainedModel, RolloutConfig, SamplerCorrectionConfig
+import numpy as np
+import pytest
+
+from grpo_jax.config import (
+    Config,
+    PretrainedModel,
+    RolloutConfig,
+    SamplerCorrectionConfig,
+    TrainConfig,
+    WarmStartConfig,
+)
+from grpo_jax.rollout import NativeEngine
+from grpo_jax.training import loop, setup
 from grpo_jax.training.agreement import QUIET_STEPS, Agreement, likely_causes, truncation
+from tests.tiny import tiny
+from tests.training.test_loop import measured
 
 
 def config(**rollout):
@@ -37,6 +51,25 @@ def test_causes_are_those_of_the_config():
     corrected = replace(Config(), loss=replace(Config().loss, sampler_correction=SamplerCorrectionConfig()))
     assert any("sampler_correction" in c for c in likely_causes(Config()))
     assert not any("sampler_correction" in c for c in likely_causes(corrected))
+
+
+def test_the_gap_is_measured_where_the_samplers_log_probs_are_taken_for_the_old_ones(
+    tmp_path, monkeypatch, capsys
+):
+    """A sampler that is off by 0.1 is seen at the first of two optimizer steps, which no update came before."""
+    real = NativeEngine.generate
+
+    def off(self, prompt_ids, **options):
+        rollout = real(self, prompt_ids, **options)
+        return replace(rollout, sampler_full_log_probs=rollout.sampler_full_log_probs - np.float32(0.1))
+
+    monkeypatch.setattr(NativeEngine, "generate", off)
+    base = tiny(tmp_path / "run", warm_start=WarmStartConfig(steps=0), train=TrainConfig(steps=1))
+    loop.train(setup.prepare(replace(base, update=replace(base.update, old_log_probs="sampler"))))
+    assert measured(tmp_path / "run")[-1]["sampler/log_prob_gap"] == pytest.approx(0.1, abs=1e-4)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "step 1: sampler and trainer disagree by 0.1 per token" in said
+    assert "update.old_log_probs is sampler" in said and "loss.sampler_correction corrects" not in said
 
 
 def test_training_on_truncated_samples_says_which_correction_applies():

@@ -88,7 +88,12 @@ def test_one_file_of_all_steps_will_do(recorded, tmp_path):
         for path in (config.rollout.replay, str(folder / "rollouts"))
     )
     prompts = pq.read_table(folder / "rollouts" / STEPS[2])["prompt_ids"].to_pylist()[::4]
-    assert_equal(*(replaying.replayed(replay, prompts, config.rollout, step=3) for replay in (one, many)))
+    assert_equal(
+        *(
+            replaying.replayed(replay, prompts, config.rollout, step=3, vocab_size=400)
+            for replay in (one, many)
+        )
+    )
 
 
 def test_a_step_that_is_made_again_after_a_kill_is_there_once(recorded, tmp_path, monkeypatch):
@@ -194,3 +199,15 @@ def test_a_later_step_of_other_prompts_stops_the_run_by_name(recorded, tmp_path)
     shutil.copy(folder / STEPS[0], folder / STEPS[2])
     with pytest.raises(ValueError, match=r"step-000003\.parquet: expected the call it is named after"):
         loop.train(setup.prepare(with_rollout(tiny(tmp_path / "run"), replay=str(folder))))
+
+
+@pytest.mark.parametrize("token", [9999, -5])
+def test_a_token_that_the_model_does_not_have_is_an_error(recorded, tmp_path, token):
+    """Else it would train on whatever a look-up beyond the embedding gives."""
+    folder = shutil.copytree(recorded[0] / "rollouts", tmp_path / "rollouts")
+    table = pq.read_table(folder / STEPS[0])
+    rows = table.to_pylist()
+    rows[5]["completion_ids"][0] = token
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), folder / STEPS[0])
+    with pytest.raises(ValueError, match=rf"rollout\.replay: step-000001 of .* has token {token}, expected"):
+        setup.prepare(with_rollout(tiny(tmp_path / "run"), replay=str(folder)))

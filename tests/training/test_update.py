@@ -196,7 +196,7 @@ def test_the_gap_to_a_sampler_whose_log_probs_are_taken_is_the_steps_own(policy,
     mesh, gaps = sharding.make_mesh(1), []
     for taken in (False, True):
         update = update_of(
-            log_probs, objective=objective_for(aggregation.token), mesh=mesh, from_sampler=taken
+            log_probs, objective=objective_for(aggregation.token), mesh=mesh, old_is_sampler=taken
         )
         _, metrics = update(state_of(params, mesh), sharding.split_rows(batch, mesh))
         gaps.append(float(metrics["sampler/log_prob_gap"]))
