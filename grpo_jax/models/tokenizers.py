@@ -8,7 +8,7 @@ chat template writes control tokens.
 import json
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -26,6 +26,8 @@ class Tokenizer(Protocol):
     vocab_size: int
     pad_id: int
     stop_ids: tuple[int, ...]
+    control_tokens: Mapping[str, int]
+    """Ids of tokens that decoded text leaves out, by how they are written."""
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Ids the model continues from."""
@@ -94,6 +96,7 @@ class CharacterTokenizer:
     alphabet = "\n" + "".join(sorted(set(string.printable) - set(string.whitespace) | {" "}))
     pad_id, bos_id, eos_id = 0, 1, 2
     stop_ids = (eos_id,)
+    control_tokens: Mapping[str, int] = {}  # none is written in any way
     first_byte = len(alphabet) + 3
     vocab_size = first_byte + 256
 
@@ -143,9 +146,9 @@ class TransformersTokenizer:
         self.tokenizer, self.chat = tokenizer, chat
         self.vocab_size = len(tokenizer)
         added = tokenizer.added_tokens_decoder.items()
-        self._control = {token.content: id for id, token in added if token.special}
+        self.control_tokens = {token.content: id for id, token in added if token.special}
         self._control_pattern = re.compile(
-            "|".join(map(re.escape, sorted(self._control, key=len, reverse=True)))
+            "|".join(map(re.escape, sorted(self.control_tokens, key=len, reverse=True)))
         )
         # A reference answer ends as the model itself would end it: with the template's token in a chat.
         own, turn = tokenizer.eos_token_id, self._end_of_turn()
@@ -215,7 +218,7 @@ class TransformersTokenizer:
                 piece = piece.replace(mark, token)
             ids += self.encode_text(piece) if piece else []
             if match:
-                ids.append(self._control[match.group()])
+                ids.append(self.control_tokens[match.group()])
                 start = match.end()
         return ids
 
@@ -223,7 +226,7 @@ class TransformersTokenizer:
         """The messages with private-use characters for the control tokens in them, and character -> token."""
         everything = "".join(message.content for message in messages)
         free = (chr(code) for code in range(0xE000, 0xF900) if chr(code) not in everything)
-        present = sorted(set(self._control_pattern.findall(everything))) if self._control else []
+        present = sorted(set(self._control_pattern.findall(everything))) if self.control_tokens else []
         marks = dict(zip(present, free, strict=False))
         masked = [
             Message(
@@ -242,9 +245,9 @@ class TransformersTokenizer:
 
     def _end_of_turn(self) -> int | None:
         """The control token the template writes after an assistant's message, if it writes one."""
-        if not self.tokenizer.chat_template or not self._control:
+        if not self.tokenizer.chat_template or not self.control_tokens:
             return None
         answer = "\ue000"
         text = self._render([Message("user", "?"), Message("assistant", answer)], generate=False)
         match = self._control_pattern.search(text, text.index(answer))
-        return self._control[match.group()] if match else None
+        return self.control_tokens[match.group()] if match else None

@@ -96,9 +96,14 @@ class Sampler:
         if settings.get("temperature") == 0:  # the defaults' truncation has no meaning then
             chosen = replace(chosen, top_k=0, top_p=1.0, min_p=0.0)
         try:
-            return replace(chosen, **settings)
+            chosen = replace(chosen, **settings)
         except TypeError as error:
             raise ValueError(f"sample: {error}; expected fields of Sampling") from None
+        # Text leaves control tokens out, so one that is given as a text to stop at is stopped at by its id.
+        control = self.opened.tokenizer.control_tokens
+        ids = [control[text] for text in chosen.stop_strings if text in control]
+        texts = [text for text in chosen.stop_strings if text not in control]
+        return replace(chosen, stop_ids=(*chosen.stop_ids, *ids), stop_strings=tuple(texts))
 
     def _engine(self, longest: int, sampling: Sampling) -> NativeEngine:
         """An engine for prompts of up to a power of two tokens, so that other prompts compile nothing new."""

@@ -77,6 +77,14 @@ def test_settings_replace_the_runs(sampler):
         sampler("1" * 39)
 
 
+def test_a_control_token_given_as_a_text_stops(sampler):
+    text, id = next(iter(sampler.opened.tokenizer.control_tokens.items()))
+    settings = {"max_tokens": 4, "stop_ids": (), "logit_bias": {id: 100.0}}
+    assert not sampler("1+1=", **settings)[0].stopped
+    stopped = sampler("1+1=", stop_strings=("no such", text), **settings)[0]
+    assert stopped.stopped and stopped.tokens == 1 and stopped.text == ""
+
+
 def test_a_model_has_no_rewards_but_those_it_is_given(base):
     assert open_sampler(base)(Problem("3+4=", "7"), max_tokens=3)[0].reward is None
     judged = open_sampler(base, rewards=[RewardFunction("exact_match")])
