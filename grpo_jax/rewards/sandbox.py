@@ -142,16 +142,18 @@ def _run(launcher: Launcher, guest: Guest, limits: GuestLimits, worker: int) -> 
     for stream in (guest.stdin, guest.stdout, guest.stderr):
         os.close(stream)
     ended: list[Exit] = []
-    waiter = threading.Thread(target=lambda: ended.append(running.wait(limits.wall_seconds)))
+    waiter = threading.Thread(target=lambda: ended.append(running.wait(limits.wall_seconds)), daemon=True)
     waiter.start()
     killed = False
-    while waiter.is_alive():
-        waiter.join(0.02)
-        full = folder_bytes(guest.folder, limits.folder_bytes) > limits.folder_bytes
-        if not killed and (full or stopped.is_set() or os.getppid() != worker):
-            killed = True
-            running.kill()
-    _end_children(set())
+    try:
+        while waiter.is_alive():
+            waiter.join(0.02)
+            full = folder_bytes(guest.folder, limits.folder_bytes) > limits.folder_bytes
+            if not killed and (full or stopped.is_set() or os.getppid() != worker):
+                killed = True
+                running.kill()
+    finally:  # also where the launcher could not kill
+        _end_children(set())
     return Exit("killed", -1) if killed or not ended else ended[0]
 
 

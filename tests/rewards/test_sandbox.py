@@ -1,6 +1,8 @@
 """The sandbox: what a program tries, it must not be able to do; the self-test sees one that leaks."""
 
 import os
+import shutil
+import signal
 import socket
 import sys
 import time
@@ -13,7 +15,7 @@ from grpo_jax.rewards import code_worker, sandbox_probe
 from grpo_jax.rewards.code_worker import Cases, UnitTests
 from grpo_jax.rewards.launchers import LAUNCHERS
 from grpo_jax.rewards.pool import Limits, Pool
-from grpo_jax.rewards.sandbox import Exit, GuestLimits
+from grpo_jax.rewards.sandbox import Exit, Guest, GuestLimits, supervise
 from tests.rewards.programs import BOMBS, ESCAPES, FORGERIES
 
 LIMITS = GuestLimits(cpu_seconds=1, wall_seconds=2, memory_bytes=256 << 20)
@@ -100,29 +102,34 @@ exit()
 
 def guests():
     """Processes that run guests, of anyone."""
-    found = []
+    found = set()
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{entry}/cmdline", "rb") as file:
                 if b"solver.py\0script\0" in file.read():
-                    found.append(entry)
+                    found.add(entry)
         except OSError:
             pass
     return found
 
 
+def assert_none_are_left(before):
+    """None but those of other tests, which run beside this one."""
+    for _ in range(50):
+        if guests() <= before:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"left over: {guests() - before}")
+
+
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_end_within_their_limits_and_leave_nothing(run, name):
-    start = time.monotonic()
+    before, start = guests(), time.monotonic()
     ended, output = run(BOMBS[name])
     assert ended != Exit("exit", 0) or name == "fork bomb that sleeps"
     assert time.monotonic() - start < LIMITS.wall_seconds + 8
     assert output is None or len(output) <= code_worker.MAX_OUTPUT
-    for _ in range(50):
-        if not guests():
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"left over: {guests()}")
+    assert_none_are_left(before)
 
 
 def test_nothing_is_left_for_a_later_case(pool, launcher):
@@ -269,6 +276,42 @@ def test_the_self_test_refuses_what_is_no_sandbox(pool):
         "send by UDP, take twice its memory",
     ):
         assert hole in str(error)
+
+
+class Helpless(Leaky):
+    """Its guests cannot be killed through it."""
+
+    name = "helpless"
+
+    def start(self, guest, limits):
+        running = super().start(guest, limits)
+
+        def kill():
+            raise OSError("no such handle")
+
+        running.kill = kill
+        return running
+
+
+def orphan(folder):
+    """Starts a guest in a worker that is then gone."""
+    shutil.copyfile(sandbox_probe.GUEST / "solver.py", folder / "solver.py")
+    (folder / "program.py").write_text("import time; time.sleep(60)")
+    worker = os.fork()
+    if worker == 0:
+        streams = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
+        guest = Guest(["solver.py", "script", "program.py"], folder, *streams)
+        supervise(Helpless(), guest, LIMITS._replace(wall_seconds=30))
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(worker, 0)
+    return len(guests())
+
+
+def test_a_lost_workers_guest_is_ended_even_where_its_launcher_cannot_kill_it(pool, tmp_path):
+    before = guests()
+    assert pool.map(orphan, [(tmp_path,)])[0] > 0
+    assert_none_are_left(before)
 
 
 def test_without_any_sandbox_the_error_says_how_to_get_one(monkeypatch):
