@@ -75,6 +75,8 @@ class Launcher(Protocol):
 
 
 PR_SET_CHILD_SUBREAPER = 36
+GRACE_SECONDS = 5
+"""What a supervisor has, beyond its guest's time, to say how that ended."""
 _supervisors: set[int] = set()
 
 
@@ -104,7 +106,7 @@ def supervise(launcher: Launcher, guest: Guest, limits: GuestLimits) -> Supervis
             os._exit(0)
     os.close(write_end)
     _supervisors.add(pid)
-    return Supervised(pid, read_end, time.monotonic() + limits.wall_seconds + 5)
+    return Supervised(pid, read_end, time.monotonic() + limits.wall_seconds + GRACE_SECONDS)
 
 
 def outcome(supervised: Supervised, *, stop: bool = False) -> Exit:

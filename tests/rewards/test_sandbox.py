@@ -242,6 +242,20 @@ def test_the_self_test_passes_where_the_sandbox_holds(pool, launcher):
     assert pool.map(sandbox_probe.probe, [(launcher,)]) == [[]]
 
 
+def bombs_where_time_ends_first(launcher):
+    kept = sandbox_probe.LIMITS
+    sandbox_probe.LIMITS = kept._replace(cpu_seconds=60, wall_seconds=1)
+    try:
+        return sandbox_probe._bombs(launcher)
+    finally:
+        sandbox_probe.LIMITS = kept
+
+
+def test_a_busy_machine_is_not_taken_for_a_sandbox_that_leaks(pool, launcher):
+    """There a loop is ended by the clock before it has had its processor time."""
+    assert pool.map(bombs_where_time_ends_first, [(launcher,)]) == [[]]
+
+
 class Leaky:
     """No sandbox at all; for the self-test to refuse."""
 
