@@ -144,7 +144,7 @@ def _run(launcher: Launcher, guest: Guest, limits: GuestLimits, worker: int) -> 
     for stream in (guest.stdin, guest.stdout, guest.stderr):
         os.close(stream)
     ended: list[Exit] = []
-    waiter = threading.Thread(target=lambda: ended.append(running.wait(limits.wall_seconds)), daemon=True)
+    waiter = threading.Thread(target=lambda: ended.append(running.wait(limits.wall_seconds)))
     waiter.start()
     killed = False
     try:

@@ -146,6 +146,5 @@ def test_logits_that_wait_are_counted_as_the_vocabulary_is_split(tmp_path, vocab
         item.name: item.bytes for item in temporaries(config, shapes, abstract_mesh(config, devices=4))
     }
     tokens = 2 * config.rollout.max_completion_length
-    assert waiting["logits"] == 4 * tokens * (
-        columns + 2 * columns
-    )  # all of them, and a block's, which is all
+    a_block = 2 * columns  # and what becomes of it; here a block is all columns
+    assert waiting["logits"] == 4 * tokens * (columns + a_block)
