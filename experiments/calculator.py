@@ -5,9 +5,9 @@
 Products of two-digit numbers are beyond so small a model. It can copy: the problem into a call, <<37*85>>, and the
 calculator's answer, 3145, out of it. The warm start on demonstrations stops when it does both only now and then; GRPO
 takes it from there. Measured once, seed 0: held-out accuracy, sampled at temperature 1, of 19.0 % [16.3, 22.1] before GRPO
-and 53.4 % [48.4, 58.4] after (95 % intervals, 256 problems x 4 samples); turns per completion rise from 1.8 to 1.9.
+and 53.4 % [48.3, 58.4] after (95 % intervals, 256 problems x 4 samples); turns per completion rise from 1.8 to 1.9.
 
-Cost: 13 minutes on 2 CPU cores that a dozen other jobs shared; a fraction of that where they are free.
+Cost: a minute and a half on 2 CPU cores, other jobs beside it.
 """
 
 from grpo_jax.config import (

@@ -8,17 +8,17 @@ The reward is 1 if the last number of the reply is the answer. LoRA of rank 16 o
 train, 134.5 million stay. Of the 255 distinct problems a hash of the prompt holds out four fifths: the model trains on
 51 and is judged on 204. `--model.path` takes any other Llama or Qwen in place of the package.
 
-Measured on a machine of 2 cores that other work kept busy (load 8 to 20): held-out accuracy of the 204 problems x 4 samples
-at temperature 1, with 95 % intervals.
+Measured on 2 cores that other work shared: held-out accuracy of the 204 problems x 4 samples at temperature 1, with 95 %
+intervals.
 
     seed    before                 after 40 steps          pass@4           wall time
-    0       11.3 % [9.2, 13.8]     78.7 % [72.9, 83.5]     37 % -> 82 %     47 min
-    1       10.2 % [8.1, 12.7]     87.4 % [83.1, 90.7]     32 % -> 95 %     38 min
+    0       11.3 % [9.2, 13.8]     92.8 % [89.4, 95.1]     37 % -> 98 %     8 min
+    1       10.2 % [8.1, 12.7]     81.7 % [76.7, 85.9]     32 % -> 89 %     9 min
 
-A step took 13 s of rollout and 35 to 46 s of update there; with the cores nearly to itself 3 s and 8 s (64 completions of 8
-to 12 tokens: about 200 sampled tokens a second, 70 trained). Peak memory 4.9 GB. Seed 0 learns to answer and stop (8
+A step takes 2 to 3 s of rollout and 6 s of update (64 completions of 8 to 12 tokens). Another time, with other rounding, the
+same seeds reached 78.7 and 87.4 %: rounding moves the end as much as the seed does. Seed 0 learns to answer and stop (8
 tokens); seed 1 answers first and talks on to the limit, which the reward does not mind. Of a harder mix with sums of three
-numbers, 10 % right at the start, the same settings reached 25 to 60 % in 43 steps, unsteadily.
+numbers, 10 % right at the start, the same settings once reached 25 to 60 % in 43 steps, unsteadily.
 """
 
 from grpo_jax.config import (
