@@ -66,6 +66,7 @@ CELLS = [
     Cell(64, 1, 64, False),
     Cell(8, 1, 64, False),
     Cell(64, 8, 64, False),
+    Cell(8, 8, 64, False),
     Cell(64, 8, 64, True),
     Cell(64, 8, 512, True),
 ]

@@ -121,3 +121,15 @@ def test_only_a_block_of_logits_is_ever_there(monkeypatch):
 
     logits = 16 * 32 * 8192 * 4
     assert needed(False) < logits / 4 < logits < needed(True)
+
+
+@pytest.mark.parametrize("tokens", [(1,), (heads.FEW_ROWS,), (heads.FEW_ROWS + 1,), (3, 4)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_logits_are_the_product_however_few_rows_there_are(axis, tokens):
+    """A few rows are multiplied from the other side: the same numbers, in the same places."""
+    weight, hidden, _ = case(20, axis, tokens=tokens)
+    logits = jax.jit(lambda weight, hidden: Head(weight, axis).logits(hidden))(weight, hidden)
+    matrix = np.asarray(weight).T if axis == 0 else np.asarray(weight)
+    np.testing.assert_allclose(
+        logits, np.einsum("...d,dv->...v", np.asarray(hidden), matrix), rtol=1e-5, atol=1e-5
+    )
