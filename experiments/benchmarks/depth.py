@@ -6,9 +6,7 @@ Width 256, vocabulary 32,000, 16 sequences of 64 + 128 tokens, float32; tracing,
 """
 
 import os
-import tempfile
 import time
-from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -18,15 +16,17 @@ from turns import machine, ratios, spread, write_section
 from update import HERE, Cell, model
 from update_systems import native
 
+from grpo_jax import scratch
+
 ROUNDS = 5
 
 
 def main() -> None:
     """Compiles in turns and writes the README's section."""
     load, compile_of = os.getloadavg()[0], {}
-    with tempfile.TemporaryDirectory() as parent:
+    with scratch.folder() as parent:
         for layers in (4, 28):
-            folder = Path(parent) / str(layers)
+            folder = parent / str(layers)
             Cell("", model(layers, 256, 688, 4, 2, 32_000), 2, 8, 64, 128).write(folder)
             compile_of[layers] = native(folder, np.load(folder / "batch.npz"), layout="group").temporary_bytes
         seconds = {layers: [] for layers in compile_of}

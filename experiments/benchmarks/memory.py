@@ -13,11 +13,11 @@ vocabulary 151,936, 16 sequences of 64 + 512 tokens, float32, no activation chec
 import argparse
 import os
 import sys
-import tempfile
-from pathlib import Path
 
 from turns import machine, write_section
 from update import HERE, Cell, model, start
+
+from grpo_jax import scratch
 
 CELL = Cell("", model(2, 256, 688, 4, 2, 151_936), prompts=2, group_size=8, prompt=64, completion=512)
 
@@ -30,8 +30,8 @@ def main() -> None:
     pythons = dict.fromkeys(("group", "plain", "kept logits", "full logits"), sys.executable)
     pythons |= {"tunix": options.tunix_python} if options.tunix_python else {}
     load, needed = os.getloadavg()[0], {}
-    with tempfile.TemporaryDirectory() as folder:
-        folder = Path(folder) / "model"
+    with scratch.folder() as parent:
+        folder = parent / "model"
         CELL.write(folder)
         for system, python in pythons.items():
             (worker,) = start({system: python})

@@ -16,7 +16,6 @@ import argparse
 import os
 import statistics
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ import numpy as np
 from flax import nnx
 from turns import Worker, alternate, machine, ratios, spread, write_section
 
+from grpo_jax import scratch
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.models.exporting import export_model
@@ -139,8 +139,8 @@ def compare_gradients(workers: list[Worker], folder: Path) -> str:
 
 def run(cell: Cell, workers: list[Worker], rounds: int) -> list[str]:
     """The table of one cell."""
-    with tempfile.TemporaryDirectory() as folder:
-        folder = Path(folder) / "model"
+    with scratch.folder() as parent:
+        folder = parent / "model"
         cell.write(folder)
         for worker in workers:
             worker.ask(open=str(folder))

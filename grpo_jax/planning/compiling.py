@@ -5,14 +5,12 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from grpo_jax import experiment
+from grpo_jax import experiment, scratch
 from grpo_jax.config import Config
 from grpo_jax.planning.targets import GIB, Target
 
@@ -45,8 +43,7 @@ def compile_program(
     config: Config, target: Target, program: str, *, exact: bool = False, time_limit: float = 600.0
 ) -> Compilation:
     """Compiles one of `shapes.NAMES` for `target`; whatever goes wrong is in the result."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with scratch.folder() as folder:
         (folder / "config.py").write_text(experiment.to_source(config))
         request = {
             "config": str(folder / "config.py"),

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from grpo_jax import scratch
 from grpo_jax.rewards.launchers import LAUNCHERS
 from grpo_jax.rewards.sandbox import Exit, Guest, GuestLimits, outcome, supervise
 
@@ -110,7 +111,7 @@ def _last_line(path: Path) -> list[bool]:
 @contextmanager
 def _folders(count: int) -> Iterator[list[Path]]:
     """Fresh folders that guests may write in, with the scripts; the folder around them is out of reach."""
-    outside = Path(tempfile.mkdtemp(prefix="grpo_jax_guest_"))
+    outside = Path(tempfile.mkdtemp())
     outside.chmod(0o711)
     try:
         inside = [outside / str(i) for i in range(count)]
@@ -120,7 +121,7 @@ def _folders(count: int) -> Iterator[list[Path]]:
                 shutil.copyfile(GUEST / script, folder / script)
         yield inside
     finally:
-        shutil.rmtree(outside, ignore_errors=True)
+        scratch.remove(outside)
 
 
 @contextmanager

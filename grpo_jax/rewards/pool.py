@@ -15,12 +15,15 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from types import ModuleType
 from typing import Any, NamedTuple
+
+from grpo_jax import scratch
 
 PRELOAD = ("math_verify", "latex2sympy2_extended", "sympy", "pebble")
 JOBS_PER_WORKER = 2_000
@@ -91,15 +94,20 @@ class Pool:
         return [_result(future) for future in futures]
 
     def close(self) -> None:
-        """Stop the workers."""
+        """Stop the workers, and remove what the killed ones have left."""
         self._pool.stop()
         self._pool.join()
+        scratch.sweep()
 
 
 def _prepare(limits: Limits, initializer: Callable[[], None] | None) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the kernel's default is to kill
+    # A killed worker cannot remove its temporary files: they are in a folder that its successor knows to be left over.
+    folder = scratch.own()
+    folder.chmod(0o711)  # a guest may be run as another user, who has to get through
+    tempfile.tempdir = str(folder)
     if initializer is not None:
         initializer()
 

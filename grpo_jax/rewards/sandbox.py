@@ -196,15 +196,23 @@ def _close_all_but(*kept: int) -> None:
 
 
 def folder_bytes(folder: Path, enough: int) -> int:
-    """Bytes on disk under a folder, a file counting for at least 4096, until there are more than `enough`."""
+    """Bytes on disk under a folder, a file counting for at least 4096, until there are more than `enough`.
+
+    A folder that cannot be read, because its path is too long or reading it is forbidden, may hold anything.
+    """
     total, left = 0, [str(folder)]
     while left and total <= enough:
-        with contextlib.suppress(OSError), os.scandir(left.pop()) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    total += max(4096, entry.stat(follow_symlinks=False).st_blocks * 512)
-                    if entry.is_dir(follow_symlinks=False):
-                        left.append(entry.path)
-                if total > enough:
-                    break
+        try:
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):
+                        total += max(4096, entry.stat(follow_symlinks=False).st_blocks * 512)
+                        if entry.is_dir(follow_symlinks=False):
+                            left.append(entry.path)
+                    if total > enough:
+                        break
+        except (FileNotFoundError, NotADirectoryError):  # gone since it was listed
+            continue
+        except OSError:
+            return enough + 1
     return total

@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from grpo_jax import scratch
 from grpo_jax.rewards.code_worker import GUEST, run_script
 from grpo_jax.rewards.launchers import LAUNCHERS, environment
 from grpo_jax.rewards.sandbox import GRACE_SECONDS, Exit, Guest, GuestLimits, outcome, supervise
@@ -43,6 +44,7 @@ def probe(name: str) -> list[str]:
 
 def _attempts(name: str) -> list[str]:
     outside = Path(tempfile.mkdtemp(prefix="grpo_jax_probe_"))
+    written = [Path(parent) / f"{outside.name}.new" for parent in ("/tmp", "/dev/shm")]
     bystander = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
     os.environ[CANARY] = CANARY
     try:
@@ -60,7 +62,8 @@ def _attempts(name: str) -> list[str]:
                 "udp": udp.getsockname(),
                 "unix": outside.name,
                 "file": str(outside / "file"),
-                "tmp": "" if name == "bubblewrap" else f"{tempfile.gettempdir()}/{outside.name}.new",
+                "tmp": "" if name == "bubblewrap" else str(written[0]),
+                "shm": str(written[1]),
                 "canary": CANARY,
                 "given": list(environment(outside)),
                 "pid": bystander.pid,
@@ -74,7 +77,9 @@ def _attempts(name: str) -> list[str]:
         del os.environ[CANARY]
         bystander.kill()
         bystander.wait()
-        shutil.rmtree(outside, ignore_errors=True)
+        for path in written:
+            path.unlink(missing_ok=True)
+        scratch.remove(outside)
     if ended != Exit("exit", 0) or not output:
         return [f"not even run ({ended.reason} {ended.code})"]
     return [*json.loads(output), *(["send by UDP"] if arrived else [])]

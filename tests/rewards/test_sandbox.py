@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 
 import pytest
@@ -14,11 +15,13 @@ pytest.importorskip("pebble")
 from grpo_jax.rewards import code_worker, sandbox_probe
 from grpo_jax.rewards.code_worker import Cases, UnitTests
 from grpo_jax.rewards.launchers import LAUNCHERS
-from grpo_jax.rewards.pool import Limits, Pool
-from grpo_jax.rewards.sandbox import Exit, Guest, GuestLimits, supervise
+from grpo_jax.rewards.pool import Limits, OutOfBounds, Pool
+from grpo_jax.rewards.sandbox import Exit, Guest, GuestLimits, folder_bytes, supervise
 from tests.rewards.programs import BOMBS, ESCAPES, FORGERIES
 
 LIMITS = GuestLimits(cpu_seconds=1, wall_seconds=2, memory_bytes=256 << 20)
+PATIENT = LIMITS._replace(cpu_seconds=10, wall_seconds=60)
+"""For programs that should end well, however busy the machine is."""
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +100,7 @@ print(subprocess.run([sys.executable, "-c", "print('child')"], capture_output=Tr
 print(input()[::-1], sum(map(int, sys.stdin.read().split())))
 exit()
 """
-    assert run(program, "abc\n1 2\n3\n") == (Exit("exit", 0), "thread\n3\nchild\ncba 6\n")
+    assert run(program, "abc\n1 2\n3\n", PATIENT) == (Exit("exit", 0), "thread\n3\nchild\ncba 6\n")
 
 
 def guests():
@@ -328,6 +331,43 @@ def test_a_lost_workers_guest_is_ended_even_where_its_launcher_cannot_kill_it(po
     before = guests()
     assert pool.map(orphan, [(tmp_path,)])[0] - before
     assert_none_are_left(before)
+
+
+def in_a_folder_of_its_own(seconds):
+    """The worker's folder for temporary files, with one in it, after so long."""
+    with tempfile.TemporaryDirectory():
+        time.sleep(seconds)
+        return tempfile.gettempdir()
+
+
+def test_a_killed_worker_s_temporary_files_are_removed():
+    pool = Pool(limits=Limits(cpu_seconds=60, wall_seconds=3), workers=1)
+    try:
+        (first,) = pool.map(in_a_folder_of_its_own, [(0,)])
+        assert os.path.isdir(first)
+        assert isinstance(pool.map(in_a_folder_of_its_own, [(60,)])[0], OutOfBounds)
+        (second,) = pool.map(in_a_folder_of_its_own, [(0,)])
+        assert not os.path.exists(first) and os.path.isdir(second)
+    finally:
+        pool.close()
+    assert not os.path.exists(second)
+
+
+def test_a_program_that_nests_folders_without_end_is_judged_as_any_other(run):
+    program = "import os\nfor _ in range(1100):\n    os.mkdir('d'); os.chdir('d')\nprint('deep')"
+    assert run(program, "", PATIENT) == (Exit("exit", 0), "deep\n")
+
+
+def test_what_is_too_deep_to_be_read_is_taken_for_too_much(tmp_path):
+    """Else a program could hide what it writes there."""
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=here)
+        below = os.open("d" * 250, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    assert folder_bytes(tmp_path, 1 << 20) > 1 << 20
 
 
 def test_without_any_sandbox_the_error_says_how_to_get_one(monkeypatch):

@@ -86,7 +86,7 @@ def attempts(t):
         "list the folder outside": lambda: bool(os.listdir(os.path.dirname(t["file"]))),
         "write outside": lambda: write(t["file"] + ".new"),
         "write in /tmp": lambda: t["tmp"] and write(t["tmp"]),
-        "write in /dev/shm": lambda: write("/dev/shm/grpo_jax_probe"),
+        "write in /dev/shm": lambda: write(t["shm"]),
         "change a file's mode": lambda: os.chmod(t["file"], 0o777) is None,
         "change a file's time": lambda: os.utime(t["file"]) is None,
         "see the environment": lambda: t["canary"] in str(os.environ),
