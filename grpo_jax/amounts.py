@@ -23,7 +23,20 @@ def micro_batches(config: Config) -> int:
 
 def rows_per_device(config: Config, *, shards: int) -> int:
     """Sequences of a micro-batch on each of `shards` devices, padding rows included: shares are equal."""
-    return -(-sequences_per_step(config) // (micro_batches(config) * shards))
+    share = -(-sequences_per_step(config) // (micro_batches(config) * shards))
+    unit = rows_unit(config, shards=shards)
+    return -(-share // unit) * unit
+
+
+def rows_unit(config: Config, *, shards: int) -> int:
+    """What the rows of a micro-batch on a device are a multiple of: a group where these must be whole groups, else 1.
+
+    They must be in the group layout; with an automatic one, where the micro-batch that was asked for is whole groups.
+    """
+    update, group = config.update, config.rollout.group_size
+    asked = micro_batch(config)
+    whole = 0 < asked <= sequences_per_step(config) and asked % (group * shards) == 0
+    return group if update.layout == "group" or (update.layout == "auto" and whole) else 1
 
 
 def micro_batch(config: Config) -> int:

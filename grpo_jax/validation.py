@@ -151,13 +151,13 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         update.micro_batch,
         f"a multiple of mesh.data x mesh.fsdp = {shards}",
     )
-    rows = amounts.rows_per_device(config, shards=shards)
+    whole = rollout.group_size * shards
     _require(
-        update.layout != "group" or rows % rollout.group_size == 0,
-        "update.layout",
-        update.layout,
-        f"plain or auto: a micro-batch has {rows} sequences per device, not whole groups of "
-        f"rollout.group_size = {rollout.group_size}",
+        update.layout != "group" or amounts.micro_batch(config) % whole == 0,
+        "update.micro_batch",
+        update.micro_batch,
+        f"with update.layout group a multiple of {whole}: whole groups of rollout.group_size = {rollout.group_size} on "
+        f"each of mesh.data x mesh.fsdp = {shards}",
     )
     _require(
         update.old_log_probs == "trainer" or config.loss.sampler_correction is None,

@@ -80,6 +80,10 @@ FLAGS = {
         ["rollout.tensor", "got 3", "a divisor of rollout.devices = 4"],
     ),
     "truncated sampling": (["--rollout.top_p", "0.9"], ["rollout.top_k/top_p", "allow_truncated_sampling"]),
+    "parts of groups in the group layout": (
+        ["--update.layout", "group", "--update.micro_batch", "6"],
+        ["update.micro_batch", "got 6", "update.layout group", "rollout.group_size = 4"],
+    ),
     "negative micro-batch": (["--update.micro_batch", "-4"], ["update.micro_batch", "got -4"]),
     "negative mini-batch": (["--update.mini_batch", "-2"], ["update.mini_batch", "got -2"]),
     "negative number of problems": (["--evaluation.problems", "-1"], ["evaluation.problems", "got -1"]),

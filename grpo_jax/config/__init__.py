@@ -180,7 +180,8 @@ class UpdateConfig:
     layout: Literal["auto", "plain", "group", "packed"] = "auto"
     """What a row of the decoder holds: a sequence (plain), a prompt and all its completions (group: a prompt is computed
     once), or several sequences (packed: without padding). auto takes group where every micro-batch on every device is
-    whole groups, else packed, and plain where mesh.fsdp or mesh.tensor are above 1."""
+    whole groups, or would be by micro_batch; else packed, and plain where mesh.fsdp or mesh.tensor are above 1. Where the
+    last groups do not go round the devices, padding groups fill the places."""
     attention: Literal["auto", "einsum", "cudnn", "splash"] = "auto"
     """How attention is computed: einsum anywhere, or without storing scores by splash (group, on TPU) or cudnn (plain and
     packed, on NVIDIA GPUs, bfloat16). auto takes the kernel where it can."""

@@ -45,12 +45,23 @@ def with_micro_batch(config: Config, architecture: ModelConfig, *, mesh: Mesh) -
 
 
 def candidates(config: Config, *, shards: int) -> list[int]:
-    """Micro-batches that cut an optimizer step into 1, 2, 4, … parts, smallest first."""
-    whole = amounts.rows_per_device(_sized(config, 0), shards=shards)
-    rows = sorted({-(-whole >> halvings) for halvings in range(whole.bit_length() + 1)})
-    if config.update.layout == "group":
-        rows = [size for size in rows if size % config.rollout.group_size == 0]
-    return [size * shards for size in rows]
+    """Micro-batches that cut an optimizer step into 1, 2, 4, … parts, smallest first.
+
+    Where the whole step is whole groups on every device, so are its parts, down to one group; below that the group layout
+    has none.
+    """
+    whole, group = amounts.rows_per_device(_sized(config, 0), shards=shards), config.rollout.group_size
+    if whole % group or config.update.layout in ("plain", "packed"):
+        rows = halved(whole)
+    else:
+        rows = {groups * group for groups in halved(whole // group)}
+        rows |= halved(group) if config.update.layout == "auto" else set()
+    return [size * shards for size in sorted(rows)]
+
+
+def halved(whole: int) -> set[int]:
+    """`whole`, its half, quarter and so on, rounded up."""
+    return {-(-whole >> halvings) for halvings in range(whole.bit_length() + 1)}
 
 
 def largest(sizes: list[int], fits: Callable[[int], bool]) -> int | None:

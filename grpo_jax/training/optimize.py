@@ -60,7 +60,8 @@ def log_probs_under(run: Run, params, batch: Batch) -> np.ndarray:
 
 def on_devices(run: Run, batch: Batch, *, micro_batches: int) -> Batch:
     """The rows of `batch` dealt to the devices, with padding rows to make equal shares of every micro-batch."""
-    padded = sharding.pad_rows(batch, micro_batches * sharding.row_shards(run.mesh))
+    shards = sharding.row_shards(run.mesh)
+    padded = sharding.pad_rows(batch, micro_batches * shards * amounts.rows_unit(run.config, shards=shards))
     return sharding.split_rows(padded, run.mesh)
 
 

@@ -204,6 +204,7 @@ def _batch(
 
     number = jnp.float32
     refreshed = config.rollout.lag or config.update.epochs * mini_batches > 1
+    refreshed |= config.update.old_log_probs == "sampler"
     return Batch(
         prompt_ids=rows(P),
         prompt_lengths=rows(),

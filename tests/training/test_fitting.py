@@ -1,12 +1,15 @@
 """The automatic micro-batch: what fits is decided by the compiler's own numbers, at a few sizes."""
 
+import itertools
 from dataclasses import replace
 
 import jax
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grpo_jax import amounts, experiment
-from grpo_jax.config import MeshConfig, RolloutConfig, UpdateConfig
+from grpo_jax.config import Config, MeshConfig, RolloutConfig, UpdateConfig
 from grpo_jax.training import fitting, setup, sharding
 from tests.tiny import MODEL, tiny
 
@@ -30,9 +33,39 @@ def test_sizes_to_try(tmp_path):
         rollout=RolloutConfig(batch_size=13, group_size=4),
         update=UpdateConfig(micro_batch=amounts.AUTO),
     )
-    assert fitting.candidates(config, shards=4) == [4, 8, 16, 28, 52]
     grouped = replace(config, update=replace(config.update, layout="group"))
-    assert fitting.candidates(grouped, shards=1) == [4, 52]
+    assert fitting.candidates(grouped, shards=1) == [4, 8, 16, 28, 52]
+    assert fitting.candidates(grouped, shards=4) == [16, 32, 64]  # 13 groups for 4 devices
+    assert fitting.candidates(config, shards=1) == [1, 2, 4, 8, 16, 28, 52]
+    assert fitting.candidates(config, shards=4) == [4, 8, 16, 28, 52]  # not whole groups
+
+
+@given(
+    groups=st.integers(1, 40),
+    group=st.integers(2, 9),
+    shards=st.integers(1, 8),
+    layout=st.sampled_from(["auto", "plain", "group", "packed"]),
+)
+def test_sizes_to_try_are_those_that_run(groups, group, shards, layout):
+    """Every size goes with the layout, and is what a device gets: so what was compiled is what the run needs."""
+    config = Config(
+        rollout=RolloutConfig(batch_size=groups, group_size=group),
+        update=UpdateConfig(micro_batch=amounts.AUTO, layout=layout),
+        mesh=MeshConfig(data=shards),
+    )
+    sizes = fitting.candidates(config, shards=shards)
+    rows = [amounts.rows_per_device(sized(config, size), shards=shards) for size in sizes]
+    assert [row * shards for row in rows] == sizes == sorted(sizes)
+    whole = amounts.rows_per_device(config, shards=shards)
+    assert rows[-1] == whole
+    if layout == "group":
+        assert rows[0] == group and not any(row % group for row in rows)
+    elif layout == "auto" and whole % group == 0:
+        assert rows[0] == 1 and not any(row % group for row in rows if row > group)
+    else:
+        assert rows[0] == 1
+    # None that was left out is twice as large as the next smaller one.
+    assert all(larger <= 2 * smaller for smaller, larger in itertools.pairwise(rows))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
 
-from grpo_jax.config import LossConfig, MeshConfig, WarmStartConfig
+from grpo_jax.config import LossConfig, MeshConfig, RolloutConfig, UpdateConfig, WarmStartConfig
 from grpo_jax.planning.sizes import temporaries
 from grpo_jax.rollout import buckets, shapes
 from grpo_jax.rollout import decode as decoding
@@ -37,12 +37,28 @@ def same(planned, real):
         assert a.sharding.is_equivalent_to(b.sharding, b.ndim), (path, a.sharding, b.sharding)
 
 
-@pytest.mark.parametrize("kl_coef", [0.0, 0.1])
-@pytest.mark.parametrize("mesh", [MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=1)])
-def test_programs_get_what_was_planned(tmp_path, mesh, kl_coef):
-    config = tiny(
-        tmp_path / "run", mesh=mesh, loss=LossConfig(kl_coef=kl_coef), warm_start=WarmStartConfig(steps=0)
-    )
+UNEVEN = {
+    "rollout": RolloutConfig(batch_size=6, group_size=4, max_prompt_length=8, max_completion_length=4),
+    "update": UpdateConfig(mini_batch=3, micro_batch=8, layout="group"),
+}
+"""Three groups for two devices and two micro-batches, which take whole groups: one of padding rows."""
+GIVEN = {"update": UpdateConfig(old_log_probs="sampler")}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "kl_coef", "sections"),
+    [
+        (MeshConfig(data=2, fsdp=2, tensor=2), 0.0, {}),
+        (MeshConfig(data=2, fsdp=2, tensor=2), 0.1, {}),
+        (MeshConfig(data=1), 0.0, {}),
+        (MeshConfig(data=1), 0.1, {}),
+        (MeshConfig(data=2), 0.1, UNEVEN),
+        (MeshConfig(data=1), 0.1, GIVEN),
+    ],
+)
+def test_programs_get_what_was_planned(tmp_path, mesh, kl_coef, sections):
+    sections = {**sections, "loss": LossConfig(kl_coef=kl_coef), "warm_start": WarmStartConfig(steps=0)}
+    config = tiny(tmp_path / "run", mesh=mesh, **sections)
     run = setup.prepare(config)
     planned = shapes_of(config, run.policy.config, mesh=run.mesh, platform="cpu")
     state = setup.initial_state(run)
