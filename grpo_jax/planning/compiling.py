@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_jax import experiment, scratch
+from grpo_jax import experiment, scratch, units
 from grpo_jax.config import Config
 from grpo_jax.planning.targets import GIB, Target
 
@@ -72,7 +72,7 @@ def compile_program(
         answer = json.loads(answer_file.read_text()) if answer_file.exists() else {}
     base = {"program": program, "exact": exact, "seconds": seconds}
     if status is None:
-        return Compilation(**base, timed_out=True, error=f"not done after {time_limit:.0f} s")
+        return Compilation(**base, timed_out=True, error=f"not done after {units.seconds(time_limit)}")
     if not answer:
         return Compilation(
             **base, error=f"the compiler's process ended with status {status}: {last_words(text)}"

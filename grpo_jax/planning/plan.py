@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from grpo_jax import amounts, validation
+from grpo_jax import amounts, units, validation
 from grpo_jax.config import Config
 from grpo_jax.planning import cost, sizes, verdict
 from grpo_jax.planning.compiling import Compilation, compile_program
@@ -56,6 +56,8 @@ class Plan:
     parameters: int
     exact: bool
     programs: Sequence[ProgramPlan]
+    left_out: Sequence[str] = ()
+    """What the run compiles besides, and the verdict says nothing of."""
 
     @property
     def devices(self) -> int:
@@ -136,7 +138,21 @@ def make_plan(
         parameters=cost.parameters(shapes),
         exact=exact,
         programs=found,
+        left_out=left_out(config),
     )
+
+
+def left_out(config: Config) -> list[str]:
+    """The programs of a config that no plan has, and why."""
+    found, warm = [], config.warm_start
+    if warm.steps:
+        found.append(
+            f"the warm start's update, of {warm.batch_size} sequences in one micro-batch, whose length the reference "
+            "answers decide (a smaller warm_start.batch_size needs less)"
+        )
+    if config.rollout.devices:
+        found.append(f"the sampler on its own {config.rollout.devices} devices (rollout.devices)")
+    return found
 
 
 def _too_large(needed: int, target: Target) -> Verdict | None:
@@ -144,5 +160,5 @@ def _too_large(needed: int, target: Target) -> Verdict | None:
     available = round(target.capacity * (verdict.GPU_SHARE if target.chip.platform == "cuda" else 1))
     if needed <= available:
         return None
-    reason = f"state alone is {sizes.gib(needed)}, {sizes.gib(needed - available)} too much; not compiled"
+    reason = f"state alone is {units.size(needed)}, {units.size(needed - available)} too much; not compiled"
     return Verdict("does not fit", reason, needed, available)

@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from grpo_jax import units
 from grpo_jax.planning.plan import Plan, ProgramPlan
 from grpo_jax.planning.search import Setting
-from grpo_jax.planning.sizes import gib
 from grpo_jax.planning.targets import Target
 
 STYLES = {"fits": "green", "does not fit": "red", "unknown": "yellow"}
@@ -19,10 +19,13 @@ STYLES = {"fits": "green", "does not fit": "red", "unknown": "yellow"}
 def show(plan: Plan, console: Console) -> None:
     """Prints a plan."""
     mesh = " x ".join(f"{name} {size}" for name, size in plan.mesh.items())
+    parts = "1 micro-batch" if plan.micro_batches == 1 else f"{plan.micro_batches} micro-batches"
     console.print(
-        f"{plan.target.name}: {plan.target.devices} devices with {gib(plan.target.capacity)} each; mesh {mesh}; "
-        f"{plan.parameters / 1e9:.3g} B parameters; {plan.micro_batches} micro-batches of {plan.rows} sequences a device"
+        f"{plan.target.name}: {plan.target.devices} devices with {units.size(plan.target.capacity)} each; mesh {mesh}; "
+        f"{units.number(plan.parameters)} parameters; {parts} of {plan.rows} sequences a device"
     )
+    for what in plan.left_out:
+        console.print(f"[yellow]not planned[/]: {what}", highlight=False)
     for program in plan.programs:
         console.print()
         console.print(
@@ -43,49 +46,53 @@ def memory_table(program: ProgramPlan) -> Table:
     """Memory per device: exact parts, estimates, and what the compiler said."""
     table = Table("memory per device", "", "", box=None, pad_edge=False)
     for item in program.arguments:
-        table.add_row(item.name, gib(item.bytes), "")
+        table.add_row(item.name, units.size(item.bytes), "")
     for item in program.beside:
-        table.add_row(item.name, gib(item.bytes), "beside this program")
+        table.add_row(item.name, units.size(item.bytes), "beside this program")
     for item in program.temporaries:
-        table.add_row(item.name, gib(item.bytes), "estimate, not all at one time")
+        table.add_row(item.name, units.size(item.bytes), "estimate, not all at one time")
     memory = program.compilation.memory if program.compilation else None
     if memory:
         for name in ("argument", "temp", "peak"):
             if name in memory:
-                table.add_row(f"compiled: {name}", gib(memory[name]), "")
+                table.add_row(f"compiled: {name}", units.size(memory[name]), "")
     if program.verdict.needed is not None and program.verdict.available is not None:
-        table.add_row("needed", gib(program.verdict.needed), f"of {gib(program.verdict.available)}")
+        table.add_row(
+            "needed", units.size(program.verdict.needed), f"of {units.size(program.verdict.available)}"
+        )
     return table
 
 
 def lines(program: ProgramPlan, plan: Plan) -> Iterator[str]:
     """What dominates, what to change, FLOPs, roofline, collectives and the compilation."""
     item = program.dominant
-    yield f"dominated by {item.name}, {gib(item.bytes)}" + (
+    yield f"dominated by {item.name}, {units.size(item.bytes)}" + (
         f": {item.change}" if program.verdict.answer != "fits" else ""
     )
     useful = program.cost.useful_flops
     executed = program.cost.flops * plan.devices
-    yield f"FLOPs: {useful:.3g} useful, {executed:.3g} executed over all devices (in closed form)"
+    yield f"{units.flops(useful)} useful, {units.flops(executed)} executed over all devices (in closed form)"
     if line := program.roofline:
         yield (
-            f"roofline: {line.seconds:.3g} s at least, bound by {line.bound} (compute {line.compute_seconds:.3g}, "
-            f"memory {line.memory_seconds:.3g}, network {line.network_seconds:.3g}); MFU at most {line.mfu:.0%}; "
-            f"{line.tokens_per_second:,.0f} completion tokens/s"
+            f"roofline: {units.seconds(line.seconds)} at least, bound by {line.bound} (compute "
+            f"{units.seconds(line.compute_seconds)}, memory {units.seconds(line.memory_seconds)}, network "
+            f"{units.seconds(line.network_seconds)}); MFU at most {units.share(line.mfu)}; "
+            f"{units.plain(line.tokens_per_second)} completion tokens/s"
         )
     compilation = program.compilation
     if compilation is None:
         return
     for item in compilation.collectives or ():
-        size = gib(item["bytes"])
+        size = units.size(item["bytes"])
         yield (
             f"  loop depth {item['depth']}: {item['count']} x {item['kind']}, {size} in all"
             + (", at least" if item["at_least"] else "")
         )
     if compilation.compile_seconds is not None:
         yield (
-            f"compiled in {compilation.compile_seconds:.1f} s (lowered in {compilation.lower_seconds:.1f} s, "
-            f"{gib(compilation.peak_rss)} of this machine's memory)"
+            f"compiled in {units.seconds(compilation.compile_seconds)} (lowered in "
+            f"{units.seconds(compilation.lower_seconds)}, "
+            f"{units.size(compilation.peak_rss)} of this machine's memory)"
         )
 
 
@@ -123,6 +130,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         "level": level(plan),
         "answer": plan.answer,
         "executed": False,
+        "not_planned": list(plan.left_out),
         "programs": {program.name: _program(program) for program in plan.programs},
     }
 
@@ -148,9 +156,9 @@ def show_search(found: Sequence[tuple[Setting, Plan]], target: Target, console: 
         line, needed = program.roofline, program.verdict.needed
         table.add_row(
             f"[{STYLES[plan.answer]}]{plan.answer}[/]",
-            f"{line.seconds:.3g} s" if line else "",
-            f"{line.mfu:.0%}" if line else "",
-            gib(needed) if needed is not None else "",
+            units.seconds(line.seconds) if line else "",
+            units.share(line.mfu) if line else "",
+            units.size(needed) if needed is not None else "",
             setting.flags,
         )
     console.print(table, highlight=False)

@@ -106,8 +106,3 @@ def kept_scores(model: ModelConfig, scores: int) -> int:
 def largest(found: Iterable[Item]) -> Item:
     """The item that takes most."""
     return max(found, key=lambda item: item.bytes)
-
-
-def gib(size: float) -> str:
-    """Bytes as people read them."""
-    return f"{size / 2**30:.2f} GiB" if size >= 2**27 else f"{size / 2**20:.1f} MiB"

@@ -6,8 +6,8 @@ Anything unexpected is "unknown": only a compiler that finished and told its mem
 import re
 from typing import Literal, NamedTuple
 
+from grpo_jax import units
 from grpo_jax.planning.compiling import UNITS, Compilation
-from grpo_jax.planning.sizes import gib
 from grpo_jax.planning.targets import Target
 from grpo_jax.training.fitting import UNLOGGED
 
@@ -46,12 +46,12 @@ def judge(compilation: Compilation, target: Target, *, resident: int) -> Verdict
         )
     needed += resident
     if needed > available:
-        return Verdict("does not fit", f"{gib(needed - available)} too much", needed, available)
+        return Verdict("does not fit", f"{units.size(needed - available)} too much", needed, available)
     if not compilation.exact and target.chip.platform == "tpu" and needed > QUICK_SHARE * available:
         reason = f"within {1 - QUICK_SHARE:.0%} of the limit at the quick level: --exact says"
         return Verdict("unknown", reason, needed, available)
     tight = "; little is left" if needed > 0.95 * available else ""
-    return Verdict("fits", f"{gib(available - needed)} free{tight}", needed, available)
+    return Verdict("fits", f"{units.size(available - needed)} free{tight}", needed, available)
 
 
 def needed_by(compilation: Compilation, target: Target) -> int | None:
@@ -75,7 +75,10 @@ def _of_error(compilation: Compilation, available: int, resident: int) -> Verdic
         needed, part = _exhausted(compilation.error)
         if needed is not None and needed + resident > available:
             return Verdict(
-                "does not fit", f"the compiler needs {gib(needed)} for {part}", needed + resident, available
+                "does not fit",
+                f"the compiler needs {units.size(needed)} for {part}",
+                needed + resident,
+                available,
             )
         return Verdict("unknown", f"out of memory, in words not seen before: {compilation.error[:300]}")
     return Verdict("unknown", compilation.error[:300], None, available)

@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from grpo_jax import amounts
+from grpo_jax import amounts, units
 from grpo_jax.config import Config
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.training import sharding
@@ -39,7 +39,7 @@ def with_micro_batch(config: Config, architecture: ModelConfig, *, mesh: Mesh) -
     if found is None:
         raise ValueError(
             f"update.micro_batch: got 'auto', but not even {sizes[0]} sequences over all devices fit into "
-            f"{budget / 2**30:.2f} GiB per device; more devices on mesh.fsdp, or model.remat full, need less"
+            f"{units.size(budget)} per device; more devices on mesh.fsdp, or model.remat full, need less"
         )
     return _sized(config, found)
 

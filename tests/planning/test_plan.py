@@ -1,14 +1,17 @@
 """Whole plans: with a pretended compiler, and with the real ones for simulated devices and for a TPU slice."""
 
 import importlib.util
+import io
 import json
+import re
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from grpo_jax import amounts, cli, experiment
 from grpo_jax.config import MeshConfig, OptimizerConfig, RolloutConfig, UpdateConfig
-from grpo_jax.planning import compiling, devices
+from grpo_jax.planning import compiling, devices, report
 from grpo_jax.planning.compiling import Compilation, compile_program
 from grpo_jax.planning.plan import make_plan
 from grpo_jax.planning.report import as_dict
@@ -120,6 +123,33 @@ def test_one_unknown_program_makes_the_plan_unknown(small):
     assert plan.answer == "unknown"
 
 
+def printed(plan):
+    console = Console(file=io.StringIO(), width=None, soft_wrap=True)
+    report.show(plan, console)
+    return console.file.getvalue()
+
+
+def test_small_amounts_are_not_printed_as_nothing(small):
+    plan = make_plan(small, target_of("v5p:2x2x2"), compile_with=Pretended(**FINE))
+    assert not re.search(r"\b0\.0+ |\b0 [KMG]iB|\b0\.0+\d* [A-Z]", printed(plan))
+
+
+def test_what_a_run_compiles_and_a_plan_leaves_out_is_said(small):
+    plan = make_plan(small, target_of("v5p:2x2x2"), compile_with=Pretended(**FINE))
+    assert "not planned: the warm start's update, of 8 sequences" in printed(plan)
+    whole = replace(
+        small,
+        warm_start=replace(small.warm_start, steps=0),
+        rollout=replace(small.rollout, devices=4),
+        mesh=replace(small.mesh, fsdp=2),
+    )
+    plan = make_plan(whole, target_of("v5p:2x2x2"), compile_with=Pretended(**FINE))
+    assert as_dict(plan)["not_planned"] == ["the sampler on its own 4 devices (rollout.devices)"]
+    whole = replace(whole, rollout=small.rollout, mesh=small.mesh)
+    plan = make_plan(whole, target_of("v5p:2x2x2"), compile_with=Pretended(**FINE))
+    assert "not planned" not in printed(plan)
+
+
 def test_a_config_that_is_wrong_for_the_slice(small):
     with pytest.raises(ValueError, match=r"mesh\.fsdp"):
         make_plan(small, target_of("v5p:2x2x1"), compile_with=Pretended(**FINE))
@@ -145,7 +175,7 @@ def test_temporaries_that_are_too_large_are_named(small):
 
 def test_a_compiler_that_takes_too_long(small):
     found = compile_program(small, target_of("cpu:8"), "log_probs", time_limit=0.5)
-    assert found.timed_out and found.memory is None and "0 s" in found.error
+    assert found.timed_out and found.memory is None and "500 ms" in found.error
 
 
 def test_a_compiler_that_dies(small, monkeypatch):
