@@ -2,10 +2,11 @@
 
 import difflib
 import math
+from numbers import Integral, Real
 from typing import Any
 
 from grpo_jax import amounts
-from grpo_jax.config import Config, MeshConfig, OptimizerConfig, PretrainedModel
+from grpo_jax.config import Config, MeshConfig, OptimizerConfig, PretrainedModel, RolloutConfig
 from grpo_jax.config.types import check_types
 from grpo_jax.models.config import ModelConfig
 
@@ -50,7 +51,6 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         "checkpoint.every": config.checkpoint.every,
         "evaluation.problems": config.evaluation.problems,
         "evaluation.temperature": config.evaluation.temperature,
-        "rollout.top_k": rollout.top_k,
         "rollout.gap_warning": rollout.gap_warning,
         "rollout.devices": rollout.devices,
         "update.mini_batch": update.mini_batch,
@@ -89,15 +89,7 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
     _require(
         math.isfinite(rollout.temperature), "rollout.temperature", rollout.temperature, "a finite number"
     )
-    _require(0 < rollout.top_p <= 1, "rollout.top_p", rollout.top_p, "in (0, 1]")
-    truncated = rollout.top_k > 0 or rollout.top_p < 1
-    _require(
-        not truncated or rollout.allow_truncated_sampling,
-        "rollout.top_k/top_p",
-        (rollout.top_k, rollout.top_p),
-        "0 and 1.0 for training: the trainer's distribution is not truncated, so every ratio would be wrong "
-        "(set rollout.allow_truncated_sampling to accept that)",
-    )
+    _check_draws(rollout)
     if isinstance(config.model, PretrainedModel):
         rank = config.model.lora_rank
         _require(rank >= 0, "model.lora_rank", rank, "0 or more")
@@ -184,6 +176,56 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
             success,
             f"one of reward.functions {names}" + (f" ({close[0]}?)" if close else ""),
         )
+
+
+DRAWS_THE_POLICY = {
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "logit_bias": {},
+    "forbidden_ids": (),
+}
+"""Settings of a rollout with the values at which its tokens are drawn from the policy's own distribution."""
+
+
+def reshaping(rollout: RolloutConfig) -> dict[str, Any]:
+    """The settings by which tokens are drawn from another distribution than the policy's, none if there is none."""
+    values = {name: getattr(rollout, name) for name in DRAWS_THE_POLICY}
+    return {name: value for name, value in values.items() if (value or 0) != (DRAWS_THE_POLICY[name] or 0)}
+
+
+def _check_draws(rollout: RolloutConfig) -> None:
+    """How tokens are drawn and what ends a completion."""
+    bias, forbidden, texts = rollout.logit_bias, rollout.forbidden_ids, rollout.stop_strings
+    for name, holds, expected in (
+        ("top_k", rollout.top_k >= 0, "0 or more"),
+        ("top_p", 0 < rollout.top_p <= 1, "in (0, 1]"),
+        ("min_p", 0 <= rollout.min_p <= 1, "in [0, 1]"),
+        ("repetition_penalty", 0 < rollout.repetition_penalty < math.inf, "a positive number"),
+        ("forbidden_ids", all(map(_is_id, forbidden)), "token ids, whole numbers of 0 or more"),
+        (
+            "logit_bias",
+            all(_is_id(id) and isinstance(value, Real) and value < math.inf for id, value in bias.items()),
+            "a number below infinity for each token id, a whole number of 0 or more",
+        ),
+        ("stop_strings", all(isinstance(text, str) and text for text in texts), "texts that are not empty"),
+    ):
+        _require(holds, f"rollout.{name}", getattr(rollout, name), expected)
+    both = sorted(set(bias) & set(forbidden))
+    _require(not both, "rollout.logit_bias", dict(bias), f"no token of rollout.forbidden_ids: {both}")
+    changed = reshaping(rollout)
+    _require(
+        not changed or rollout.allow_truncated_sampling,
+        f"rollout.{'/'.join(changed)}",
+        next(iter(changed.values())) if len(changed) == 1 else tuple(changed.values()),
+        f"{', '.join(repr(DRAWS_THE_POLICY[name]) for name in changed)} for training: the trainer's distribution is the "
+        "policy's own, so every ratio would be wrong (set rollout.allow_truncated_sampling to accept that)",
+    )
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 0
 
 
 def _check_optimizer(options: OptimizerConfig, section: str) -> None:

@@ -79,11 +79,31 @@ FLAGS = {
         ["--rollout.devices", "4", "--rollout.tensor", "3"],
         ["rollout.tensor", "got 3", "a divisor of rollout.devices = 4"],
     ),
-    "truncated sampling": (["--rollout.top_p", "0.9"], ["rollout.top_k/top_p", "allow_truncated_sampling"]),
     "parts of groups in the group layout": (
         ["--update.layout", "group", "--update.micro_batch", "6"],
         ["update.micro_batch", "got 6", "update.layout group", "rollout.group_size = 4"],
     ),
+    "truncated sampling": (
+        ["--rollout.top_p", "0.9"],
+        ["rollout.top_p: got 0.9, expected 1.0", "allow_truncated_sampling"],
+    ),
+    "sampling of another policy": (
+        ["--rollout.min_p", "0.1", "--rollout.repetition_penalty", "1.2"],
+        ["rollout.min_p/repetition_penalty: got (0.1, 1.2), expected 0.0, 1.0", "allow_truncated_sampling"],
+    ),
+    "mass beyond the whole": (["--rollout.min_p", "1.5"], ["rollout.min_p: got 1.5, expected in [0, 1]"]),
+    "no penalty": (["--rollout.repetition_penalty", "0"], ["rollout.repetition_penalty: got 0.0"]),
+    "less than the first token": (["--rollout.forbidden_ids", "-3"], ["rollout.forbidden_ids: got (-3,)"]),
+    "beyond the vocabulary": (
+        ["--rollout.forbidden_ids", "9999", "--rollout.allow_truncated_sampling", "True"],
+        ["rollout.forbidden_ids: got token 9999, expected ids below"],
+    ),
+    "endless bias": (["--rollout.logit_bias", "5", "inf"], ["rollout.logit_bias: got {5: inf}"]),
+    "biased and forbidden": (
+        ["--rollout.logit_bias", "5", "1", "--rollout.forbidden_ids", "5"],
+        ["rollout.logit_bias: got {5: 1.0}, expected no token of rollout.forbidden_ids: [5]"],
+    ),
+    "empty stop": (["--rollout.stop_strings", ""], ["rollout.stop_strings: got ('',)"]),
     "negative micro-batch": (["--update.micro_batch", "-4"], ["update.micro_batch", "got -4"]),
     "negative mini-batch": (["--update.mini_batch", "-2"], ["update.mini_batch", "got -2"]),
     "negative number of problems": (["--evaluation.problems", "-1"], ["evaluation.problems", "got -1"]),
@@ -133,6 +153,8 @@ WRITTEN = {
     "update.offload_reference": ("yes", "bool"),
     "model.dtype": ("float16", "'float32' or 'bfloat16'"),
     "mesh.fsdp": ("2", "int"),
+    "rollout.stop_strings": ("\n\n", "tuple"),
+    "rollout.logit_bias": ((5, 1.0), "Mapping"),
     "loss.kl": ("k4", "'k1' or 'k2' or 'k3'"),
 }
 

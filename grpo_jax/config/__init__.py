@@ -107,6 +107,16 @@ class RolloutConfig:
     """Sample among the k likeliest tokens; 0 is off."""
     top_p: float = 1.0
     """Sample within this probability mass; 1 is off."""
+    min_p: float = 0.0
+    """Sample among tokens at least this likely, relative to the likeliest; 0 is off."""
+    repetition_penalty: float = 1.0
+    """Positive logits of tokens seen in prompt or completion are divided by this, negative ones multiplied; 1 is off."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of single tokens, by id."""
+    forbidden_ids: tuple[int, ...] = ()
+    """Tokens never drawn."""
+    stop_strings: tuple[str, ...] = ()
+    """Texts that end a completion, besides the tokenizer's stop tokens; with an environment, a turn."""
     environment: str = ""
     """What answers the policy between its turns: calculator, or module:attribute of your own; empty is one turn."""
     environment_options: Mapping[str, Scalar] = field(default_factory=dict)
@@ -114,7 +124,8 @@ class RolloutConfig:
     max_turns: int = 4
     """With an environment: most turns of the policy; all turns and answers share max_completion_length."""
     allow_truncated_sampling: bool = False
-    """Train on samples of a top-k or top-p truncated distribution although the trainer's is not truncated."""
+    """Train on samples of a distribution that top_k, top_p, min_p, repetition_penalty, logit_bias or forbidden_ids changed,
+    although the trainer's is the policy's own; loss.sampler_correction corrects for that."""
     dynamic_sampling: bool = False
     """Draw prompts until batch_size groups have rewards that are not all alike; the others do not train (DAPO)."""
     max_rounds: int = 10

@@ -3,10 +3,12 @@
 import dataclasses
 import types
 import typing
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, Literal
 
 NUMBERS = {int: Integral, float: Real}
+CONTAINERS = {tuple: tuple | list, Mapping: Mapping}
 
 
 def check_types(section: Any, prefix: str = "") -> None:
@@ -32,6 +34,8 @@ def _is(value: Any, hint: Any) -> bool:
         return value in typing.get_args(hint)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return any(_is(value, one) for one in typing.get_args(hint))
+    if typing.get_origin(hint) in CONTAINERS:  # a text is no tuple of its letters
+        return isinstance(value, CONTAINERS[typing.get_origin(hint)])
     if hint in NUMBERS:  # numpy's too; True is no number here
         return isinstance(value, NUMBERS[hint]) and not isinstance(value, bool)
     return not isinstance(hint, type) or isinstance(value, hint)

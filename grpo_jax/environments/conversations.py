@@ -28,7 +28,7 @@ def reply_with(
     states: dict[int, Any] = {}
 
     def reply(n: int, turn_ids: Sequence[int]) -> Sequence[int] | None:
-        text = tokenizer.decode(turn_ids)
+        text = _heard(turn_ids, environment, tokenizer)
         with _blamed(environment, text):
             if n not in states:
                 states[n] = environment.reset(problems[n])
@@ -53,6 +53,22 @@ def reply_with(
     return reply
 
 
+def _heard(turn_ids: Sequence[int], environment: Environment, tokenizer: Tokenizer) -> str:
+    """A turn as text, with the stop string that ended it, also where that is a control token, which text leaves out."""
+    control = tokenizer.control_tokens
+    written = {control[stop]: stop for stop in environment.stop_strings if stop in control}
+    return tokenizer.decode(turn_ids) + (written.get(turn_ids[-1], "") if len(turn_ids) else "")
+
+
+def _written(text: str, stop_strings: Sequence[str], tokenizer: Tokenizer) -> list[int]:
+    """Ids of a turn as the policy writes it: it ends with a stop token, unless a stop string has ended it before."""
+    stops = [stop for stop in stop_strings if text.endswith(stop)]
+    for stop in stops:
+        if stop in tokenizer.control_tokens:
+            return [*tokenizer.encode_text(text.removesuffix(stop)), tokenizer.control_tokens[stop]]
+    return tokenizer.encode_text(text) if stops else tokenizer.encode_completion(text)
+
+
 @contextmanager
 def _blamed(environment: Environment, text: str) -> Iterator[None]:
     """What goes wrong inside is the environment's mistake, on this turn."""
@@ -68,9 +84,16 @@ def _blamed(environment: Environment, text: str) -> Iterator[None]:
 
 
 def demonstration(
-    environment: Environment, problem: Problem, tokenizer: Tokenizer, *, limit: int
+    environment: Environment,
+    problem: Problem,
+    tokenizer: Tokenizer,
+    *,
+    limit: int,
+    stop_strings: Sequence[str] = (),
 ) -> tuple[list[int], list[bool]]:
     """Ids of the conversation that the environment demonstrates, answers included, and which the policy would write.
+
+    `stop_strings` are those of the run, which end a turn besides the environment's.
 
     Raises:
         InputError: the environment ends the conversation before or goes on after the demonstrated turns, or they have
@@ -95,8 +118,7 @@ def demonstration(
         )
     reply, ids, sampled = reply_with(environment, [problem], tokenizer), [], []
     for number, text in enumerate(texts, start=1):
-        stopped = any(text.endswith(stop) for stop in environment.stop_strings)
-        turn = tokenizer.encode_text(text) if stopped else tokenizer.encode_completion(text)
+        turn = _written(text, (*environment.stop_strings, *stop_strings), tokenizer)
         answer = reply(0, turn)
         if (answer is None) != (number == len(texts)):
             raise InputError(

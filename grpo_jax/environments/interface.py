@@ -30,7 +30,7 @@ class Environment(Protocol):
     """
 
     stop_strings: Sequence[str]
-    """Texts that end a turn, besides the tokenizer's stop tokens."""
+    """Texts that end a turn, besides the tokenizer's stop tokens; one may be a control token, as in "<|eom_id|>"."""
 
     def reset(self, problem: Problem) -> Any:
         """The state before the first turn. What the policy reads first is the problem's prompt."""

@@ -33,6 +33,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="sample among the K likeliest tokens (0: off; default: the run's rollout.top_k)",
     )
+    add(
+        "--min-p",
+        type=float,
+        metavar="X",
+        help="sample among tokens at least X as likely as the likeliest (0: off; default: the run's rollout.min_p)",
+    )
+    add(
+        "--repetition-penalty",
+        type=float,
+        metavar="X",
+        help="divide positive logits of tokens seen before, multiply negative ones (1: off; default: the run's)",
+    )
     add("--max-tokens", type=int, metavar="N", help="of a completion (default: what the task recommends)")
     add("--problems", type=int, default=0, metavar="N", help="the first N of each task (default: all)")
     add("--seed", type=int, default=0, metavar="N", help="of sampling (default: 0)")

@@ -13,6 +13,9 @@ from grpo_jax.evaluation.ledger import Ledger
 from grpo_jax.evaluation.subject import Subject, checksum
 from grpo_jax.evaluation.suites import Suite
 from grpo_jax.rollout import Sampling
+from grpo_jax.rollout.stops import split_stops
+from grpo_jax.training import draws
+from grpo_jax.training.records import finite
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,16 @@ def sampling_of(
     *,
     samples: int | None,
     temperature: float | None,
-    top_p: float | None,
-    top_k: int | None,
+    **settings: float | None,
 ) -> Sampling:
-    """How completions are drawn; None is what the run's own evaluations do."""
+    """How completions are drawn; None is what the run's own evaluations do.
+
+    Args:
+        subject: what is sampled.
+        samples: completions per problem.
+        temperature: of sampling.
+        settings: top_k, top_p, min_p and repetition_penalty.
+    """
     config = subject.opened.config
     if temperature is None:
         temperature = config.evaluation.temperature if config else 1.0
@@ -56,15 +65,12 @@ def sampling_of(
         samples = 1 if temperature == 0 else config.evaluation.samples if config else 4
     if temperature == 0 and samples > 1:
         raise ValueError(f"samples: got {samples}, expected 1: at temperature 0 all samples are the same")
-    # At temperature 0 there is nothing to cut off, so a run's truncation is left out.
-    cut = config.rollout if config and temperature != 0 else Sampling()
-    return Sampling(
-        temperature=temperature,
-        top_p=cut.top_p if top_p is None else top_p,
-        top_k=cut.top_k if top_k is None else top_k,
-        group_size=samples,
-        stop_ids=subject.opened.tokenizer.stop_ids,
-    )
+    if config is None:
+        own = Sampling(temperature=temperature, group_size=samples)
+    else:
+        own = draws.sampling_of(config.rollout, temperature=temperature, group_size=samples)
+    given = {name: value for name, value in settings.items() if value is not None}
+    return replace(own, stop_ids=tuple(subject.opened.tokenizer.stop_ids), **given)
 
 
 def make_jobs(
@@ -87,8 +93,16 @@ def make_jobs(
                 f"{suite.name}: completions of {limit} tokens at most, as the model's context of {context} has no "
                 f"room for the recommended {suite.max_completion_length}."
             )
-        stops = tuple(suite.talk.environment.stop_strings) if suite.talk else ()
-        jobs.append(Job(suite, ids, replace(sampling, max_tokens=limit, stop_strings=stops), seed, slots))
+        stop_ids, texts = split_stops(
+            suite.stop_strings, subject.opened.tokenizer.control_tokens, what=f"{suite.name}: stop_strings"
+        )
+        drawn = replace(
+            sampling,
+            max_tokens=limit,
+            stop_ids=tuple(dict.fromkeys((*sampling.stop_ids, *stop_ids))),
+            stop_strings=texts,
+        )
+        jobs.append(Job(suite, ids, drawn, seed, slots))
     return jobs, notes
 
 
@@ -125,6 +139,11 @@ def open_ledger(job: Job, subject: Subject, folder: Path) -> Ledger:
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "logit_bias": [[id, finite(value)] for id, value in sorted(sampling.logit_bias.items())],
+        "forbidden_ids": sorted(sampling.forbidden_ids),
+        "stop_strings": list(job.suite.stop_strings),
         "max_tokens": sampling.max_tokens,
         "seed": job.seed,
         "chat": getattr(opened.tokenizer, "chat", False),

@@ -67,15 +67,18 @@ def judge(
 def _engine(job: Job, graphdef: Any, tokenizer: Tokenizer) -> Engine:
     """The sampler; where an environment answers, one that takes turns."""
     longest, talk = max(map(len, job.prompt_ids)), job.suite.talk
-    if talk is None:
+    if talk is None and not job.sampling.stop_strings:
         return NativeEngine(graphdef, max_prompt_length=longest, slots=job.slots)
     engine = NativeEngine(
         graphdef,
-        max_prompt_length=longest + job.sampling.max_tokens,  # a later turn goes on from all that was said
+        # A later turn goes on from all that was said.
+        max_prompt_length=longest + (job.sampling.max_tokens if talk else 0),
         slots=job.slots,
-        chunk=16,  # a text that ends a turn is only seen when the host looks
+        chunk=16,  # a text that ends a turn or a completion is only seen when the host looks
         to_text=tokenizer.decode,
     )
+    if talk is None:
+        return engine
     return Conversing(engine, max_turns=talk.max_turns, prompt_size=longest)
 
 

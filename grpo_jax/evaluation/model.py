@@ -25,8 +25,12 @@ from grpo_jax.evaluation.judging import judge
 from grpo_jax.evaluation.ledger import Ledger
 from grpo_jax.evaluation.results import SuiteResult, check_paired, read_suite, summarise
 from grpo_jax.evaluation.subject import Subject, open_subject
+from grpo_jax.rollout import Sampling
 from grpo_jax.statistics import Comparison, compare
 from grpo_jax.training.progress import Progress
+
+DRAWN = ("top_p", "top_k", "min_p", "repetition_penalty")
+"""Settings of sampling that can be given in place of a run's, besides the temperature."""
 
 WATCHED = {"correct": ("accuracy", "{:.1%}"), "length": ("length", "{:.1f}")}
 
@@ -51,9 +55,8 @@ class Results:
     def title(self) -> str:
         """The model and how it was sampled."""
         settings = self.suites[0].settings
-        cut = {"top_p": 1.0, "top_k": 0}
         truncation = "".join(
-            f", {name} {settings[name]:g}" for name, off in cut.items() if settings[name] != off
+            f", {name} {settings[name]:g}" for name in DRAWN if settings[name] != getattr(Sampling, name)
         )
         return (
             f"{self.model}: {settings['samples']} samples a problem, temperature {settings['temperature']:g}"
@@ -100,6 +103,8 @@ def evaluate_model(
     temperature: float | None = None,
     top_p: float | None = None,
     top_k: int | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
     max_tokens: int | None = None,
     problems: int = 0,
     seed: int = 0,
@@ -125,6 +130,10 @@ def evaluate_model(
         temperature: of sampling; None takes a run's evaluation.temperature, else 1.
         top_p: sample within this probability mass, 1 being off; None takes a run's rollout.top_p, else 1.
         top_k: sample among the k likeliest tokens, 0 being off; None takes a run's rollout.top_k, else 0.
+        min_p: sample among tokens at least this likely, relative to the likeliest, 0 being off; None takes a run's
+            rollout.min_p, else 0.
+        repetition_penalty: by which positive logits of tokens seen before are divided, 1 being off; None takes a run's
+            rollout.repetition_penalty, else 1. A run's logit_bias and forbidden_ids hold in any case.
         max_tokens: of a completion; None takes each suite's recommendation, or less if the context has no room for it.
         problems: how many of each suite, from the first on; 0 takes all.
         seed: of sampling.
@@ -148,7 +157,15 @@ def evaluate_model(
             raise ValueError(f"{name}: got {value}, expected at least {least}")
     keys.run_key(seed)  # what is no seed is refused before anything is written
     subject = open_subject(model, step=step, chat=chat, dtype=dtype)
-    sampling = sampling_of(subject, samples=samples, temperature=temperature, top_p=top_p, top_k=top_k)
+    sampling = sampling_of(
+        subject,
+        samples=samples,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+    )
     config = subject.opened.config
     wanted = [
         suites.load(name, own=config, data=data, problems=problems, system_prompt=system_prompt)
@@ -228,6 +245,6 @@ def _unlike(found: Sequence[SuiteResult], others: Mapping[str, SuiteResult]) -> 
         f"{suite.name}: {name} is {suite.settings[name]!r} here and {theirs!r} in the baseline."
         for suite in found
         if suite.name in others
-        for name in ("samples", "temperature", "top_p", "top_k", "max_tokens", "chat")
+        for name in ("samples", "temperature", *DRAWN, "logit_bias", "forbidden_ids", "max_tokens", "chat")
         if (theirs := others[suite.name].settings.get(name)) != suite.settings[name]
     ]

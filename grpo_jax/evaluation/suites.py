@@ -59,6 +59,8 @@ class Suite:
     """Recommended, in tokens."""
     on_failure: Literal["error", "unscored"]
     """What a completion means that the judge failed on; an unscored one counts as wrong, and is counted."""
+    stop_strings: tuple[str, ...] = ()
+    """Texts that end a completion, besides the model's stop tokens; with an environment, a turn."""
     talk: Talk | None = None
     """None where a completion is one turn."""
 
@@ -135,6 +137,8 @@ def _held_out(config: Config) -> Suite:
     names = [reward.name for reward in config.reward.functions]
     success = config.evaluation.success
     judge = config.reward.functions[names.index(success) if success else 0]
+    talk = _talk(config.rollout)
+    stops = (*config.rollout.stop_strings, *(talk.environment.stop_strings if talk else ()))
     return Suite(
         name=HELD_OUT,
         problems=problems,
@@ -143,7 +147,8 @@ def _held_out(config: Config) -> Suite:
         vote=voting(judge),
         max_completion_length=config.rollout.max_completion_length,
         on_failure=config.reward.on_failure,
-        talk=_talk(config.rollout),
+        stop_strings=tuple(dict.fromkeys(stops)),
+        talk=talk,
     )
 
 

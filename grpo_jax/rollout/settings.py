@@ -42,13 +42,18 @@ class Sampling:
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "a whole number ≥ 1")
         _require(self.group_size >= 1, "group_size", self.group_size, "a whole number ≥ 1")
         _require(all(i >= 0 for i in self.stop_ids), "stop_ids", self.stop_ids, "token ids ≥ 0")
-        _require(all(self.stop_strings), "stop_strings", self.stop_strings, "texts that are not empty")
+        texts = self.stop_strings
+        # A text alone would be taken for its letters.
+        several = not isinstance(texts, str) and all(isinstance(text, str) and text for text in texts)
+        _require(several, "stop_strings", texts, "a tuple of texts that are not empty")
         _require(
             all(value < math.inf for value in self.logit_bias.values()),
             "logit_bias",
             self.logit_bias,
             "numbers below infinity",
         )
+        both = sorted(set(self.logit_bias) & set(self.forbidden_ids))
+        _require(not both, "logit_bias", dict(self.logit_bias), f"no token of forbidden_ids, {both}")
         penalty = self.repetition_penalty
         _require(0 < penalty < math.inf, "repetition_penalty", penalty, "a finite number > 0")
         if self.temperature == 0 and self.truncated:

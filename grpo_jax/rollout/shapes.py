@@ -57,12 +57,13 @@ def decode_arguments(
         return jax.ShapeDtypeStruct(dims, dtype)
 
     number = shape(dtype=jnp.float32)
-    knobs = {"temperature": number} | ({"top_p": number} if sampling.top_p < 1 else {})
+    used = {"temperature": True, "top_p": sampling.top_p < 1, "min_p": sampling.min_p > 0}
+    biased = sampling.logit_bias or sampling.forbidden_ids
     rules = decode.Rules(
-        knobs=knobs,
+        knobs={name: number for name, is_used in used.items() if is_used},
         stop_ids=shape(STOP_ID_MULTIPLE),
-        bias=None,
-        repetition_penalty=None,
+        bias=shape(config.vocab_size, dtype=jnp.float32) if biased else None,
+        repetition_penalty=None if sampling.repetition_penalty == 1 else number,
         top_k=sampling.top_k,
     )
     seating = Seating(row=shape(slots), lane=shape(slots), slot=shape(rows, min(G, slots)))

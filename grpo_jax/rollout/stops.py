@@ -1,6 +1,25 @@
-"""Stop strings: text ends a completion at whichever token completes it, across token boundaries."""
+"""What ends a completion: stop tokens, and text, at whichever token completes it, across token boundaries."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+
+def split_stops(
+    texts: Sequence[str], control_tokens: Mapping[str, int], *, what: str
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Ids and texts to stop at. Decoded text leaves control tokens out, so one of them is stopped at by its id.
+
+    Raises:
+        ValueError: a text could never be found, since there is a control token in it; names `what` it was given for.
+    """
+    for text in texts:
+        inside = [token for token in control_tokens if token in text]
+        if inside and text not in control_tokens:
+            raise ValueError(
+                f"{what}: got {text!r}, expected {inside[0]!r} alone or a text without it: decoded text leaves this "
+                "control token out, so that the whole is never found"
+            )
+    ids = tuple(control_tokens[text] for text in texts if text in control_tokens)
+    return ids, tuple(text for text in texts if text not in control_tokens)
 
 
 def stop_length(

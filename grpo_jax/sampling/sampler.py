@@ -9,10 +9,13 @@ import numpy as np
 
 from grpo_jax import environments, keys
 from grpo_jax.config import Config, RewardFunction
+from grpo_jax.models.tokenizers import Tokenizer
 from grpo_jax.rewards import scoring
 from grpo_jax.rollout import NativeEngine, Sampling
 from grpo_jax.rollout.background import Background
 from grpo_jax.rollout.buckets import power_of_two
+from grpo_jax.rollout.stops import split_stops
+from grpo_jax.training.draws import sampling_of
 from grpo_jax.training.opening import Opened, open_model
 from grpo_jax.types import STOPPED, Problem, Rollout
 
@@ -46,7 +49,7 @@ class Sampler:
     """A model, its tokenizer, how it is sampled by default, and the rewards it is judged by."""
 
     def __init__(self, opened: Opened, *, rewards: Sequence[RewardFunction] = (), slots: int = 64):
-        self.opened, self.defaults = opened, defaults(opened.config, opened.tokenizer.stop_ids)
+        self.opened, self.defaults = opened, defaults(opened.config, opened.tokenizer)
         self._rewards = scoring.build(rewards) if rewards else ()
         self._slots, self._engines = slots, {}
 
@@ -99,11 +102,9 @@ class Sampler:
             chosen = replace(chosen, **settings)
         except TypeError as error:
             raise ValueError(f"sample: {error}; expected fields of Sampling") from None
-        # Text leaves control tokens out, so one that is given as a text to stop at is stopped at by its id.
         control = self.opened.tokenizer.control_tokens
-        ids = [control[text] for text in chosen.stop_strings if text in control]
-        texts = [text for text in chosen.stop_strings if text not in control]
-        return replace(chosen, stop_ids=(*chosen.stop_ids, *ids), stop_strings=tuple(texts))
+        ids, texts = split_stops(chosen.stop_strings, control, what="sampling.stop_strings")
+        return replace(chosen, stop_ids=(*chosen.stop_ids, *ids), stop_strings=texts)
 
     def _engine(self, longest: int, sampling: Sampling) -> NativeEngine:
         """An engine for prompts of up to a power of two tokens, so that other prompts compile nothing new."""
@@ -193,17 +194,10 @@ def open_sampler(
     return Sampler(opened, rewards=rewards)
 
 
-def defaults(config: Config | None, stop_ids: Sequence[int]) -> Sampling:
+def defaults(config: Config | None, tokenizer: Tokenizer) -> Sampling:
     """How a run samples while it trains, or a model by `MODEL_DEFAULTS`."""
     if config is None:
-        return Sampling(stop_ids=tuple(stop_ids), **MODEL_DEFAULTS)
+        return Sampling(stop_ids=tuple(tokenizer.stop_ids), **MODEL_DEFAULTS)
     rollout = config.rollout
     environment = environments.build(rollout.environment, rollout.environment_options)
-    return Sampling(
-        temperature=rollout.temperature,
-        top_k=rollout.top_k,
-        top_p=rollout.top_p,
-        max_tokens=rollout.max_completion_length,
-        stop_ids=tuple(stop_ids),
-        stop_strings=() if environment is None else tuple(environment.stop_strings),
-    )
+    return sampling_of(rollout, group_size=1, tokenizer=tokenizer, environment=environment)

@@ -5,7 +5,12 @@ token, `sampler/log_prob_gap`, is rounding: about 1e-6 in float32 and up to 1e-2
 old log-probs, or where those are the sampler's, those of the policy before a rollout's first optimizer step.
 """
 
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
 from grpo_jax.config import Config, PretrainedModel
+from grpo_jax.validation import reshaping
 
 QUIET_STEPS = 50
 """Steps between two warnings of the same run."""
@@ -31,15 +36,23 @@ class Agreement:
         )
 
 
+CUTS = ("top_k", "top_p", "min_p", "forbidden_ids")
+"""Settings that leave tokens out, and all others as likely relative to each other as they are."""
+
+
 def truncation(config: Config) -> str | None:
-    """What a run that trains on truncated samples should know: which correction applies. None where nothing is cut off."""
-    rollout, correction = config.rollout, config.loss.sampler_correction
-    if not rollout.top_k and rollout.top_p == 1:
+    """What a run should know that trains on samples of another distribution than the policy's: which correction applies.
+
+    None where they are the policy's own.
+    """
+    correction, changed = config.loss.sampler_correction, reshaping(config.rollout)
+    if not changed:
         return None
-    text = (
-        f"rollouts are drawn from a truncated distribution (top_k {rollout.top_k}, top_p {rollout.top_p:g}), which the"
-        " trainer's is not: a kept token is drawn more often than the policy would, by 1 / the mass that was kept. "
-    )
+    text = f"rollouts are drawn from another distribution ({_listed(changed)}) than the trainer's: "
+    if changed.keys() <= set(CUTS):
+        text += "a kept token is drawn more often than the policy would, by 1 / the mass that was kept. "
+    else:
+        text += "tokens are drawn more or less often than the policy would. "
     if correction is None:
         return text + "loss.sampler_correction (truncate, per token) corrects for that; none is set."
     if correction.kind == "truncate":
@@ -49,6 +62,12 @@ def truncation(config: Config) -> str | None:
             f"only leaves out each {correction.level} outside {correction.low:g} to {correction.high:g} of it"
         )
     return text + f"loss.sampler_correction {what}."
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, Real) else name for name, value in settings.items()
+    )
 
 
 def likely_causes(config: Config) -> list[str]:
@@ -73,8 +92,10 @@ def likely_causes(config: Config) -> list[str]:
         )
     if config.model.param_dtype != "float32":
         causes.append(f"model.param_dtype is {config.model.param_dtype}: updates are rounded to it")
-    if config.rollout.top_k or config.rollout.top_p < 1:
-        causes.append("top_k or top_p cut the distribution: rollouts then hold only its likeliest tokens")
+    if changed := reshaping(config.rollout):
+        causes.append(
+            f"rollouts hold the tokens that {_listed(changed)} make likely, and the gap is theirs alone"
+        )
     if isinstance(config.model, PretrainedModel) and config.model.lora_rank:
         causes.append("an engine of your own that samples without the adapters")
     causes.append("the parameters changed between sampling and the old policy's log-probabilities")

@@ -21,7 +21,7 @@ from grpo_jax.environments import conversations
 from grpo_jax.models import lora
 from grpo_jax.rollout.background import finished
 from grpo_jax.rollout.engine import Sampling
-from grpo_jax.training import batches, hosts, replaying, sharding
+from grpo_jax.training import batches, draws, hosts, replaying, sharding
 from grpo_jax.training.journal import Journal
 from grpo_jax.training.judging import Judged, in_place, join, judge
 from grpo_jax.training.metrics import rollout_metrics, turn_metrics
@@ -208,16 +208,12 @@ def next_examples(run: Run, state: TrainState, count: int) -> list[Example]:
 
 def sampling_of(run: Run, *, temperature: float, group_size: int) -> Sampling:
     """The sampler's settings, for training or evaluation."""
-    options = run.config.rollout
-    greedy = temperature == 0  # takes the likeliest token, and nothing is left to truncate
-    return Sampling(
+    return draws.sampling_of(
+        run.config.rollout,
         temperature=temperature,
-        top_k=0 if greedy else options.top_k,
-        top_p=1.0 if greedy else options.top_p,
-        max_tokens=options.max_completion_length,
         group_size=group_size,
-        stop_ids=run.tokenizer.stop_ids,
-        stop_strings=() if run.environment is None else tuple(run.environment.stop_strings),
+        tokenizer=run.tokenizer,
+        environment=run.environment,
     )
 
 

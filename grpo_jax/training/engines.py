@@ -37,14 +37,16 @@ def make_engine(
         "mesh": where,
         "quantize": options.quantize,
     }
-    if environment is None:
+    if environment is None and not options.stop_strings:
         return NativeEngine(graphdef, **settings)
     engine = NativeEngine(
         graphdef,
-        chunk=16,  # a text that ends a turn is only seen when the host looks
+        chunk=16,  # a text that ends a turn or a completion is only seen when the host looks
         to_text=tokenizer.decode,
         **settings,
     )
+    if environment is None:
+        return engine
     return Conversing(engine, max_turns=options.max_turns, prompt_size=options.max_prompt_length)
 
 

@@ -91,8 +91,14 @@ def demonstrated(run: Run, example: Example) -> tuple[list[int], list[bool]]:
     It is the reference answer, or a conversation if the environment demonstrates one.
     """
     if hasattr(run.environment, "demonstrate"):
-        limit = run.config.rollout.max_completion_length
-        return conversations.demonstration(run.environment, example.problem, run.tokenizer, limit=limit)
+        options = run.config.rollout
+        return conversations.demonstration(
+            run.environment,
+            example.problem,
+            run.tokenizer,
+            limit=options.max_completion_length,
+            stop_strings=options.stop_strings,
+        )
     ids = run.tokenizer.encode_completion(example.problem.answer)
     return ids, [True] * len(ids)
 

@@ -22,7 +22,7 @@ from grpo_jax.rewards import scoring
 from grpo_jax.rollout import ReplayEngine
 from grpo_jax.rollout.background import Background, Pending
 from grpo_jax.tasks.splitting import Mixture, shorten
-from grpo_jax.training import fitting, hosts, programs, replaying, sharding
+from grpo_jax.training import draws, fitting, hosts, programs, replaying, sharding
 from grpo_jax.training.checkpoint import Checkpoints
 from grpo_jax.training.engines import make_engine
 from grpo_jax.training.log_probs import make_log_probs
@@ -121,6 +121,9 @@ def prepare(config: Config) -> Run:
     scoring.check(rewards, [*split.train, *split.held_out])
     environment = environments.build(config.rollout.environment, config.rollout.environment_options)
     architecture = sized_for(architecture, tokenizer)
+    draws.check_draws(
+        config.rollout, tokenizer=tokenizer, environment=environment, vocab_size=architecture.vocab_size
+    )
     replay = replaying.open_replay(config)
     if replay is not None and config.train.steps:  # a recording of other problems shows at the first step
         options = {"batch_size": config.rollout.batch_size, "seed": config.run.seed, "mixture": split.mixture}

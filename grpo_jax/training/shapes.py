@@ -23,8 +23,8 @@ from grpo_jax.models.decoder import Decoder
 from grpo_jax.rollout import shapes as sampler
 from grpo_jax.rollout.buckets import Sizes
 from grpo_jax.rollout.engine import CHUNK
-from grpo_jax.rollout.settings import Sampling
 from grpo_jax.training import engines, layouts, programs, sharding
+from grpo_jax.training.draws import sampling_of
 from grpo_jax.types import Batch, TrainState
 
 NAMES = ("update", "log_probs", "decode")
@@ -139,13 +139,7 @@ def _decode(
             positions_first=platform == "tpu",
             shards=sharding.row_shards(mesh),
         ),
-        sampling=Sampling(
-            temperature=rollout.temperature,
-            top_k=rollout.top_k,
-            top_p=rollout.top_p,
-            max_tokens=rollout.max_completion_length,
-            group_size=rollout.group_size,
-        ),
+        sampling=sampling_of(rollout),
         prompts=rollout.batch_size,
         mesh=mesh,
         quantize=rollout.quantize,

@@ -8,7 +8,7 @@ from grpo_jax.environments import build as build_environment
 from grpo_jax.environments.calculator import Calculator
 from grpo_jax.models.tokenizers import CharacterTokenizer, TransformersTokenizer
 from grpo_jax.types import InputError, Message, Problem
-from tests.models.tiny_tokenizers import IM_END, IM_START, LLAMA_STYLE, QWEN_STYLE, build
+from tests.models.tiny_tokenizers import EOT, IM_END, IM_START, LLAMA_STYLE, QWEN_STYLE, build
 
 PROBLEM = Problem("37*85=", "3145", {"question": "37*85"})
 CHARACTERS = CharacterTokenizer()
@@ -101,6 +101,46 @@ def test_a_turn_that_a_text_stopped_is_ended_as_the_template_does():
     ids = tokenizer.encode_reply("hi", turn_ids, Message("tool", "2"))
     assert ids[0] == IM_END and ids.count(IM_START) == 2
     assert tokenizer.encode_reply("hi", [*turn_ids, IM_END], Message("tool", "2")) == ids[1:]
+
+
+class Caller(Interrupter):
+    """Its turns end with a control token, which it must be told of: text leaves control tokens out."""
+
+    stop_strings = ("<|eot|>", "</call>")
+    heard: tuple[str, ...] = ()
+
+    def step(self, state, text):
+        self.heard += (text,)
+        return Step(state, Message("tool", "2") if text.endswith(self.stop_strings) else None)
+
+    def demonstrate(self, problem):
+        return "say 1+1<|eot|>", "1+1</call>", "2"
+
+
+def test_a_turn_that_a_control_token_ended_is_heard_with_it():
+    tokenizer, caller = TransformersTokenizer(build()), Caller()
+    reply = conversations.reply_with(caller, [PROBLEM], tokenizer)
+    said = tokenizer.encode_text("hello")
+    assert (
+        reply(0, [*said, EOT]) and reply(0, [*said, tokenizer.stop_ids[0]]) is None and reply(0, said) is None
+    )
+    assert caller.heard == ("hello<|eot|>", "hello", "hello")
+
+
+def test_a_demonstrated_turn_ends_with_the_control_token_itself():
+    """Its characters would be learnt otherwise, which stop nothing."""
+    tokenizer = TransformersTokenizer(build())
+    ids, learnt = conversations.demonstration(Caller(), PROBLEM, tokenizer, limit=60)
+    first, last = tokenizer.encode_text("say 1+1"), tokenizer.encode_completion("2")
+    assert ids[: len(first) + 1] == [*first, EOT] and learnt[: len(first) + 2] == [True] * (
+        len(first) + 1
+    ) + [False]
+    assert ids[-len(last) :] == last and ids.count(EOT) == 1
+
+
+def test_a_stop_string_of_the_run_ends_a_demonstrated_turn_too():
+    ids, _ = conversations.demonstration(Calculator(), PROBLEM, CHARACTERS, limit=20, stop_strings=("45",))
+    assert CHARACTERS.decode(ids) == "<<37*85>>3145\n3145" and CHARACTERS.eos_id not in ids
 
 
 def test_in_plain_text_a_reply_is_its_content():

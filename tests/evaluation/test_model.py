@@ -13,7 +13,9 @@ import pytest
 from grpo_jax.cli import main
 from grpo_jax.config import RolloutConfig
 from grpo_jax.evaluation import judging
+from grpo_jax.evaluation.ledger import read_settings
 from grpo_jax.evaluation.model import evaluate_model
+from grpo_jax.models.tokenizers import CharacterTokenizer
 from grpo_jax.rollout import NativeEngine
 from grpo_jax.statistics import compare
 from grpo_jax.training.records import read_rows
@@ -63,8 +65,9 @@ def test_a_runs_own_problems_under_its_own_judge(run, whole):
     assert len({row["completion"] for row in rows}) > 30  # every sample of every problem has its own noise
 
 
-def test_a_run_is_truncated_as_it_was_trained_unless_asked_otherwise(tmp_path):
-    """Its rollout.top_p and top_k, as its own evaluations do; the temperature is its evaluation's."""
+def test_a_run_is_sampled_as_it_was_trained_unless_asked_otherwise(tmp_path):
+    """Its rollout's settings, as its own evaluations do; the temperature is its evaluation's."""
+    stops, encode = ("a", "1"), CharacterTokenizer().encode_text
     rollout = RolloutConfig(
         batch_size=4,
         group_size=4,
@@ -73,16 +76,29 @@ def test_a_run_is_truncated_as_it_was_trained_unless_asked_otherwise(tmp_path):
         temperature=0.7,
         top_k=9,
         top_p=0.8,
+        min_p=0.01,
+        repetition_penalty=1.5,
+        logit_bias={id: 9.0 for id in encode("a1")},
+        forbidden_ids=tuple(encode("b")),
+        stop_strings=stops,
         allow_truncated_sampling=True,
     )
     run = write_run(tmp_path / "run", rollout=rollout)
-    own = evaluate_model(run, problems=2)
-    assert own.title.endswith("step 1: 3 samples a problem, temperature 0.9, top_p 0.8, top_k 9, seed 0")
-    assert str(own).startswith(own.title)
-    wider = evaluate_model(run, problems=2, top_k=0, top_p=0.95, out=tmp_path / "wider")
+    own = evaluate_model(run, problems=8)
+    how = "temperature 0.9, top_p 0.8, top_k 9, min_p 0.01, repetition_penalty 1.5, seed 0"
+    assert own.title.endswith(f"step 1: 3 samples a problem, {how}") and str(own).startswith(own.title)
+    texts = [row["completion"] for row in read_rows(own.folder / "held-out/completions.jsonl")]
+    assert (
+        sum(text[-1:] in stops for text in texts) > 12
+    )  # they are the likeliest by far, and end a completion
+    assert all(set(text[:-1]).isdisjoint(stops) and "b" not in text for text in texts)
+    assert read_settings(own.folder / "held-out")["stop_strings"] == list(stops)
+    wider = evaluate_model(
+        run, problems=2, top_k=0, top_p=0.95, min_p=0, repetition_penalty=1, out=tmp_path / "wider"
+    )
     assert wider.title.endswith("temperature 0.9, top_p 0.95, seed 0")
     greedy = evaluate_model(run, problems=2, temperature=0, out=tmp_path / "greedy")
-    assert greedy.title.endswith("1 samples a problem, temperature 0, seed 0")
+    assert greedy.title.endswith("1 samples a problem, temperature 0, repetition_penalty 1.5, seed 0")
 
 
 def test_a_completion_does_not_depend_on_the_call_it_is_made_in(run, whole, tmp_path):

@@ -258,6 +258,9 @@ WRONG = [
     (dict(repetition_penalty=float("inf")), "repetition_penalty"),
     (dict(logit_bias={1: float("inf")}), "logit_bias"),
     (dict(logit_bias={1: float("nan")}), "logit_bias"),
+    (dict(logit_bias={1: 2.0}, forbidden_ids=(1,)), "logit_bias"),
+    (dict(stop_strings="end"), "stop_strings"),
+    (dict(stop_strings=("",)), "stop_strings"),
 ]
 
 

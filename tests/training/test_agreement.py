@@ -42,8 +42,8 @@ def test_zero_never_warns():
 
 
 def test_causes_are_those_of_the_config():
-    assert not any("top_k" in c or "dtype" in c or "adapters" in c for c in likely_causes(config()))
-    assert any("top_k" in c for c in likely_causes(config(top_p=0.9, allow_truncated_sampling=True)))
+    assert not any("top_" in c or "dtype" in c or "adapters" in c for c in likely_causes(config()))
+    assert any("top_p 0.9" in c for c in likely_causes(config(top_p=0.9, allow_truncated_sampling=True)))
     assert "int8" in likely_causes(config(quantize="int8"))[0]
     model = PretrainedModel(path="somewhere", dtype="bfloat16", lora_rank=4)
     causes = likely_causes(Config(model=model))
@@ -75,7 +75,10 @@ def test_the_gap_is_measured_where_the_samplers_log_probs_are_taken_for_the_old_
 def test_training_on_truncated_samples_says_which_correction_applies():
     cut = config(top_k=20, top_p=0.9, allow_truncated_sampling=True)
     assert truncation(config()) is None
-    assert "top_k 20, top_p 0.9" in truncation(cut)
+    assert "another distribution (top_k 20, top_p 0.9) than the trainer's: a kept token is" in truncation(cut)
+    penalised = config(top_p=0.9, repetition_penalty=1.2, allow_truncated_sampling=True)
+    assert "(top_p 0.9, repetition_penalty 1.2)" in truncation(penalised)
+    assert "drawn more or less often than the policy would" in truncation(penalised)
     assert "loss.sampler_correction (truncate, per token) corrects for that; none is set" in truncation(cut)
     for correction, words in (
         (SamplerCorrectionConfig(), "weighs each token by policy / sampler, at most 2."),

@@ -123,4 +123,4 @@ def test_wrong_turns_are_errors_before_the_run(tmp_path):
 
 def test_where_nobody_answers_a_run_gives_first_turns(trained):
     run, _ = trained
-    assert sampler.defaults(run.config, (2,)).stop_strings == Echo.stop_strings
+    assert sampler.defaults(run.config, run.tokenizer).stop_strings == Echo.stop_strings

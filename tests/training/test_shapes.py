@@ -78,8 +78,11 @@ def test_programs_get_what_was_planned(tmp_path, mesh, kl_coef, sections):
     same(planned.programs["update"].arguments["batch"], seen.value.args[1])
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 1, 2)])
-def test_the_largest_decode_program_is_the_one_planned(shape, monkeypatch):
+RESHAPED = {"min_p": 0.1, "top_p": 0.9, "repetition_penalty": 1.2, "forbidden_ids": (3,)}
+
+
+@pytest.mark.parametrize(("shape", "settings"), [((1, 1, 1), {}), ((2, 1, 2), {}), ((1, 1, 1), RESHAPED)])
+def test_the_largest_decode_program_is_the_one_planned(shape, settings, monkeypatch):
     """The arguments of the engine's last decode program."""
     config = replace(tiny_sampler.CONFIG, max_position=128, dtype="bfloat16")
     structure, params = tiny_sampler.model(config)
@@ -95,7 +98,7 @@ def test_the_largest_decode_program_is_the_one_planned(shape, monkeypatch):
     decode = decoding.decode
     monkeypatch.setattr(decoding, "decode", watched)
     engine.load(params)
-    sampling = Sampling(max_tokens=70, group_size=4)
+    sampling = Sampling(max_tokens=70, group_size=4, **settings)
     engine.generate([[1] * 20, [2] * 3, [3], [4]], sampling=sampling, key=jax.random.key(0))
     planned = shapes.decode_arguments(
         config,
