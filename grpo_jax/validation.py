@@ -114,7 +114,7 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
     if architecture:
         _check_architecture(architecture, length=rollout.max_prompt_length + rollout.max_completion_length)
         _check_splits(config.mesh, architecture)
-    for name, off in {"lag": 0, "dynamic_sampling": False, "devices": 0, "record": False}.items():
+    for name, off in {"lag": 0, "devices": 0, "record": False}.items():
         value = getattr(rollout, name)
         _require(
             not rollout.replay or value == off,

@@ -145,7 +145,8 @@ class RolloutConfig:
     """Write every rollout into the run's folder, a file a step (rollouts/step-000001.parquet, …), with its log-probs."""
     replay: str = ""
     """Train on recorded rollouts in place of sampling: the rollouts folder of a run, or a .jsonl or .parquet file of such
-    rows. Data, tokenizer, seed and sizes must be those of the recording; rewards are judged anew, evaluations sampled."""
+    rows. Data, tokenizer, seed and sizes must be those of the recording, and dynamic_sampling, of which all recorded rounds
+    are played back; rewards are judged anew, evaluations sampled."""
     gap_warning: float = 0.02
     """Warn when sampler and trainer disagree on a token's log-probability by more than this on average; 0 never warns."""
 

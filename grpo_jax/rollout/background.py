@@ -67,6 +67,7 @@ class Background:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sampler")
         self._latest: Pending | None = None
         self._holding = False
+        self._loaded: Any | None = None
 
     @contextmanager
     def holding(self, params: Any) -> Iterator[None]:
@@ -74,14 +75,14 @@ class Background:
 
         Calls made before have ended when it begins, and what was started inside has ended or is cancelled at its end.
         """
-        self._thread.submit(self.engine.load, params).result()
+        self._thread.submit(self._load, params).result()
         self._holding = True
         try:
             yield
         finally:
             self._holding = False
             self._cancel()
-            self._thread.submit(self.engine.load, None).result()
+            self.release()
 
     def start(
         self,
@@ -90,30 +91,43 @@ class Background:
         *,
         sampling: Sampling,
         key: Key[Array, ""],
+        keep: bool = False,
         **options: Any,
     ) -> Pending:
         """Begins `load(params)` and `generate(prompt_ids, …)`. The parameters must not be donated before it ends.
 
-        None are those that are held, inside `holding` and only there.
+        None are those that are held, inside `holding` and only there. What is to `keep` stays with the engine, and is not
+        loaded again by a call that gives the same object, until `release`, or until other parameters are loaded.
         """
         assert (params is None) == self._holding, "parameters are given to the call or held, and not both"
         pending = Pending()
 
         def call() -> Rollout:
             if params is not None:
-                self.engine.load(params)
+                self._load(params)
             try:
                 return self.engine.generate(
                     prompt_ids, sampling=sampling, key=key, on_group=pending._put, **options
                 )
             finally:  # a resharded copy would take up memory while nothing is sampled
-                if params is not None:
-                    self.engine.load(None)
+                if params is not None and not keep:
+                    self._load(None)
 
         pending._future = self._thread.submit(call)
         pending._future.add_done_callback(lambda _: pending._finished.put(None))
         self._latest = pending
         return pending
+
+    def release(self) -> None:
+        """Lets the engine go of what was kept, as soon as the calls made before have ended."""
+        self._thread.submit(self._load, None).result()
+
+    def _load(self, params: Any | None) -> None:
+        """In the engine's thread: loads these parameters, unless they are there."""
+        if params is not self._loaded:
+            self._loaded = None  # also where loading fails
+            self.engine.load(params)
+            self._loaded = params
 
     def close(self) -> None:
         """Cancels what is under way, and waits for it to end. The engine stays with whoever made it."""

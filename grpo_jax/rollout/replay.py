@@ -66,18 +66,20 @@ class ReplayEngine:
         sampling: Sampling,
         key: Key[Array, ""] | None = None,
         call: str | None = None,
+        part: slice = slice(None),
         on_group: OnGroup | None = None,
         **options: Any,
     ) -> Rollout:
         """The recorded rollout of this call, or of the one with this key.
 
-        The prompts must be those it was recorded for, `sampling.group_size` completions of each.
+        The prompts must be those it was recorded for, `sampling.group_size` completions of each, or those of the `part`
+        of its rows that is asked for.
         """
         name = _name(key, options) if call is None else call
         if name not in self.calls:
             kind = "key" if call is None else "name"
             raise ValueError(f"{self.path} has no call with {kind} {name}; it has {len(self.calls)} calls")
-        recorded = self._recording.rows(name)
+        recorded = self._recording.rows(name)[part]
         asked = [list(ids) for ids in prompt_ids for _ in range(sampling.group_size)]
         same = [ids == line["prompt_ids"] for ids, line in zip(asked, recorded, strict=False)]
         if len(asked) != len(recorded) or not all(same):

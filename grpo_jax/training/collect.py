@@ -44,12 +44,17 @@ class Collected:
 def collect(run: Run, state: TrainState, journal: Journal, *, step: int) -> tuple[TrainState, Collected]:
     """Samples and judges problems from the state's cursor on, for `step`; moves the cursor and the history on."""
     options = run.config.rollout
-    judged = judged_round(run, state, journal, step=step, number=0)
+    started = run.ahead.pop(step) if step in run.ahead else begin(run, state, step=step)
+    judged = judge(run, started, journal, step=step)
     rounds, selection, counts = 1, everything(judged.rollout.group_ids), {}
     if options.dynamic_sampling:
-        while mixed_of(judged).sum() < options.batch_size and rounds < options.max_rounds:
-            judged = join([judged, judged_round(run, state, journal, step=step, number=rounds)])
+        while goes_on(run, judged, step=step, rounds=rounds):
+            more = begin(run, state, step=step, number=rounds, params=started.params)
+            judged = join(
+                [judged, numbered(judge(run, more, journal, step=step), rounds * options.batch_size)]
+            )
             rounds += 1
+        run.sampler.release()
         selection = select(mixed_of(judged), judged.rollout.group_ids, groups=options.batch_size)
         counts = selection_metrics(mixed_of(judged), rounds=rounds, groups=options.batch_size)
     if options.record:
@@ -73,50 +78,62 @@ def collect(run: Run, state: TrainState, journal: Journal, *, step: int) -> tupl
     return state, Collected(rollout, batch, {**group_metrics, **sampled, **counts})
 
 
-def judged_round(run: Run, state: TrainState, journal: Journal, *, step: int, number: int) -> Judged:
-    """One round of a step, sampled and judged; its groups are numbered on from those of the rounds before."""
-    started = run.ahead.pop(step, None) if number == 0 else None
-    if started is None:
-        started = begin(run, state, step=step, number=number)
-    judged = judge(run, started, journal, step=step)
-    group_ids = judged.rollout.group_ids + number * run.config.rollout.batch_size
-    return replace(judged, rollout=replace(judged.rollout, group_ids=group_ids))
+def goes_on(run: Run, judged: Judged, *, step: int, rounds: int) -> bool:
+    """Whether a step takes another round after so many: for want of mixed groups, or since it did when it was recorded."""
+    options = run.config.rollout
+    if run.replay is not None:
+        return rounds < replaying.rounds(run.replay, options, step=step)
+    return mixed_of(judged).sum() < options.batch_size and rounds < options.max_rounds
 
 
-def begin(run: Run, state: TrainState, *, step: int, number: int = 0) -> Started:
-    """Begins to sample the problems of a round of `step`, with the parameters of the sampling policy."""
+def numbered(judged: Judged, first: int) -> Judged:
+    """A round whose groups are numbered from `first` on, behind those of the rounds before."""
+    rollout = replace(judged.rollout, group_ids=judged.rollout.group_ids + first)
+    return replace(judged, rollout=rollout)
+
+
+def begin(run: Run, state: TrainState, *, step: int, number: int = 0, params: Any | None = None) -> Started:
+    """Begins to sample the problems of a round of `step`, with the parameters of the sampling policy.
+
+    `params` are those of the step's first round, which the engine still has.
+    """
     options = run.config.rollout
     key = keys.fold(state.key, "rollout", step)
     cursor = state.cursor + number * options.batch_size
     examples = next_examples(run, replace(state, cursor=cursor), options.batch_size)
     if run.replay is not None:
-        return play_back(run, examples, step=step)
-    params = state.params if state.sampler_params is None else state.sampler_params
+        return play_back(run, examples, step=step, number=number)
+    if params is None:
+        params = state.params if state.sampler_params is None else state.sampler_params
+        params = sharding.own(lora.join(params, state.frozen), run.mesh)
     sampling = sampling_of(run, temperature=options.temperature, group_size=options.group_size)
     key = keys.fold(key, "round", number) if number else key
-    return start(run, lora.join(params, state.frozen), examples, sampling, key=key)
+    return start(run, params, examples, sampling, key=key, keep=options.dynamic_sampling)
 
 
-def start(run: Run, params: Any | None, examples: Sequence[Example], sampling: Sampling, *, key) -> Started:
+def start(
+    run: Run, params: Any | None, examples: Sequence[Example], sampling: Sampling, *, key, keep: bool = False
+) -> Started:
     """Begins to sample this host's share of the examples, each with the noise of its place among all of them.
 
-    `params` are None where they are `held`.
+    `params`, on this host's devices, are None where they are `held`. `keep` leaves them there for the rounds to come.
     """
     started = Started(examples, hosts.share(len(examples)))
     own = started.own_examples()
     pending = run.sampler.start(
-        sharding.own(params, run.mesh),
+        params,
         [example.prompt_ids for example in own],
         sampling=sampling,
         key=keys.on_host(key),
+        keep=keep,
         **({"prompt_indices": started.places} if hosts.count() > 1 else {}),
         **answers(run, own, group_size=sampling.group_size),
     )
-    return started._replace(pending=pending)
+    return started._replace(pending=pending, params=params)
 
 
-def play_back(run: Run, examples: Sequence[Example], *, step: int) -> Started:
-    """The recorded rollout of `step`, as if it had just been sampled; each host has its share of it."""
+def play_back(run: Run, examples: Sequence[Example], *, step: int, number: int = 0) -> Started:
+    """The recorded rollout of a round of `step`, as if it had just been sampled; each host has its share of it."""
     options, places = run.config.rollout, hosts.share(len(examples))
     with hosts.alike():
         rollout = replaying.replayed(
@@ -124,6 +141,7 @@ def play_back(run: Run, examples: Sequence[Example], *, step: int) -> Started:
             [example.prompt_ids for example in examples],
             options,
             step=step,
+            number=number,
             vocab_size=run.policy.config.vocab_size,
         )
     own = [min(place, len(examples) - 1) for place in places]

@@ -1,6 +1,7 @@
 """Recorded rollouts in a run: written while it samples (`rollout.record`), trained on without sampling (`rollout.replay`).
 
-    run/rollouts/step-000001.parquet    one file a step, a row per completion, in the order in which they were judged
+    run/rollouts/step-000001.parquet    one file a step, a row per completion, in the order in which they were judged,
+                                        round after round where dynamic sampling took several
 
 A step that is made again, after a kill, takes the place of what it left. What is played back must be of the very
 prompts the run meets at that step: the same data, tokenizer, seed and sizes. Rewards are judged anew.
@@ -44,7 +45,6 @@ def open_replay(config: Config) -> ReplayEngine | None:
         replay = ReplayEngine(options.replay, max_prompt_length=options.max_prompt_length)
     except (OSError, ValueError) as error:
         raise ValueError(f"rollout.replay: {error}") from None
-    wanted = options.batch_size * options.group_size
     for step in range(1, config.train.steps + 1):
         found = replay.calls.get(call_name(step))
         if found is None:
@@ -52,12 +52,39 @@ def open_replay(config: Config) -> ReplayEngine | None:
                 f"rollout.replay: {options.replay} has no {call_name(step)}, expected all up to train.steps ="
                 f" {config.train.steps}; it has {_listed(replay.calls)}"
             )
-        if found != wanted:
-            raise ValueError(
-                f"rollout.replay: {call_name(step)} of {options.replay} has {found} completions, expected {wanted}:"
-                f" rollout.batch_size = {options.batch_size} times rollout.group_size = {options.group_size}"
-            )
+        _check_size(f"{call_name(step)} of {options.replay}", found, options)
     return replay
+
+
+def completions_per_round(options: RolloutConfig) -> int:
+    """Completions of a step, or of each of its rounds where sampling is dynamic."""
+    return options.batch_size * options.group_size
+
+
+def rounds(replay: ReplayEngine, options: RolloutConfig, *, step: int) -> int:
+    """How many rounds a recorded step took. All are played back, so that the data go on where they did."""
+    return replay.calls[call_name(step)] // completions_per_round(options)
+
+
+def _check_size(what: str, found: int, options: RolloutConfig) -> None:
+    """Raises unless `what` has the completions of a step of such a run."""
+    wanted = completions_per_round(options)
+    count, left = divmod(found, wanted)
+    sizes = f"rollout.batch_size = {options.batch_size} times rollout.group_size = {options.group_size}"
+    if options.dynamic_sampling:
+        if left or not count:
+            raise ValueError(
+                f"rollout.replay: {what} has {found} completions, expected rounds of {wanted}: {sizes}"
+            )
+        if count > options.max_rounds:
+            raise ValueError(
+                f"rollout.max_rounds: got {options.max_rounds}, but {what} has {count} rounds of dynamic sampling"
+            )
+    elif found != wanted:
+        several = f"; rollout.dynamic_sampling True plays back {count} rounds of as many" if not left else ""
+        raise ValueError(
+            f"rollout.replay: {what} has {found} completions, expected {wanted}: {sizes}{several}"
+        )
 
 
 def replayed(
@@ -67,15 +94,22 @@ def replayed(
     *,
     step: int,
     vocab_size: int,
+    number: int = 0,
 ) -> Rollout:
-    """The recorded rollout of a step whose prompts are these, for a model of `vocab_size` tokens.
+    """The recorded rollout of a round of a step whose prompts are these, for a model of `vocab_size` tokens.
 
     Raises:
         InputError: it is of other prompts, or does not fit the config; names rollout.replay.
     """
     sampling = Sampling(max_tokens=options.max_completion_length, group_size=options.group_size)
+    size = completions_per_round(options)
     try:
-        rollout = replay.generate(prompt_ids, sampling=sampling, call=call_name(step))
+        rollout = replay.generate(
+            prompt_ids,
+            sampling=sampling,
+            call=call_name(step),
+            part=slice(number * size, (number + 1) * size),
+        )
     except (OSError, ValueError) as error:
         raise InputError(
             f"rollout.replay: {error}. Data, tokenizer, seed, batch_size, group_size and max_completion_length are to be"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +58,8 @@ class Started(NamedTuple):
     """All of its prompts, of which this host samples those at `places`."""
     places: range
     pending: Pending | None = None
+    params: Any = None
+    """What it is sampled with, as the engine was given it; None where that is held, or nothing is sampled."""
 
     def own_examples(self) -> list[Example]:
         """Those this host samples; a place beyond the last repeats it, and what comes of that is dropped."""

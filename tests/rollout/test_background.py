@@ -88,6 +88,19 @@ def test_parameters_that_are_held_are_loaded_once_behind_the_calls_before():
     assert background.engine.loaded == ["a", None, "b", None, "c", None]
 
 
+def test_parameters_that_are_kept_are_loaded_once_until_others_are_or_they_are_released():
+    background, a, b = Background(Gated()), ["a"], ["a"]  # equal, and not the same
+    background.engine.gate.set()
+    for params in (a, a, b, b):
+        background.start(params, [[1], [2]], sampling=SAMPLING, key=KEY, keep=True).result()
+    assert background.engine.loaded == [a, b]
+    background.release()
+    background.start(b, [[1], [2]], sampling=SAMPLING, key=KEY, keep=True)
+    background.start(b, [[1], [2]], sampling=SAMPLING, key=KEY).result()
+    background.close()
+    assert background.engine.loaded == [a, b, None, b, None]
+
+
 def test_what_the_engine_raises_comes_out_and_closing_cancels(background):
     background, params = background
     pending = background.start(params, [[1] * 99], sampling=SAMPLING, key=KEY)

@@ -93,6 +93,33 @@ def test_prompts_are_drawn_until_enough_groups_are_mixed(run, journal, judged):
     assert trained == {prompts[i] for i in np.flatnonzero(mixed)[:4]}
 
 
+def test_all_rounds_of_a_step_are_sampled_with_parameters_loaded_once(run, journal, monkeypatch):
+    engine, loaded = run.sampler.engine, []
+    real = engine.load
+    monkeypatch.setattr(engine, "load", lambda params: (loaded.append(params), real(params)))
+    _, collected = collect.collect(run, setup.initial_state(run), journal, step=1)
+    assert collected.metrics["rollout/rounds"] > 1
+    assert len(loaded) == 2 and loaded[0] is not None and loaded[1] is None  # and let go of before the update
+
+
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_with_lag_too_unless_other_parameters_were_loaded_meanwhile(run, journal, monkeypatch, evaluated):
+    """The first round was begun a step ago; an evaluation takes the sampler before the second."""
+    lagging = replace(run, config=replace(run.config, rollout=replace(run.config.rollout, lag=1)), ahead={})
+    state = setup.initial_state(lagging)
+    engine, loaded = run.sampler.engine, []
+    real = engine.load
+    expected = collect.collect(run, replace(state, sampler_params=None), journal, step=1)[1]
+    monkeypatch.setattr(engine, "load", lambda params: (loaded.append(params), real(params)))
+    loop.sample_ahead(lagging, state, step=1)
+    if evaluated:
+        with collect.held(run, replace(state, params=jax.tree.map(lambda x: 2 * x, state.params))):
+            pass
+    _, collected = collect.collect(lagging, state, journal, step=1)
+    assert sum(params is not None for params in loaded) == (3 if evaluated else 1) and loaded[-1] is None
+    assert_equal(collected.batch, expected.batch)  # whatever was loaded in between
+
+
 def test_groups_that_do_not_train_still_reach_ha_dws_batch_mean(run, journal, judged):
     state, _ = collect.collect(run, setup.initial_state(run), journal, step=1)
     everything = np.concatenate([part.scores.total for part in judged])
@@ -129,6 +156,59 @@ def test_a_resumed_run_draws_on_where_the_rounds_left_the_cursor(tmp_path):
     loop.train(setup.prepare(replace(part, train=replace(part.train, steps=1))))
     resumed = loop.train(setup.prepare(replace(part, run=replace(part.run, resume=True))))
     assert_equal(resumed, whole)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A run of three steps that records: its folder, its rows, its state."""
+    folder = tmp_path_factory.mktemp("recorded") / "run"
+    run = setup.prepare(replace(config(folder, record=True), train=TrainConfig(steps=3)))
+    state = jax.device_get(loop.train(run))
+    return run.folder, measured(run.folder), state
+
+
+def replaying(recorded, folder, **changes):
+    base = config(folder, replay=str(recorded[0] / "rollouts"), **changes)
+    return replace(base, train=TrainConfig(steps=3))
+
+
+def test_rounds_are_played_back_as_they_were_recorded(recorded, tmp_path):
+    """All of a step, in order; the data go on where the rounds left them; and so after a resume."""
+    _, rows, state = recorded
+    assert max(row["rollout/rounds"] for row in rows[1:]) > 1
+    again = loop.train(setup.prepare(replaying(recorded, tmp_path / "whole")))
+    assert_equal(again, state)
+    assert measured(tmp_path / "whole") == rows
+    part = replaying(recorded, tmp_path / "part")
+    loop.train(setup.prepare(replace(part, train=TrainConfig(steps=1))))
+    resumed = loop.train(setup.prepare(replace(part, run=replace(part.run, resume=True))))
+    assert_equal(resumed, state)
+    assert measured(tmp_path / "part")[-1] == rows[-1]
+
+
+def test_other_rewards_judge_the_rounds_that_were_recorded(recorded, tmp_path):
+    """Whether they want more rounds or fewer: the next step's prompts are recorded for where these end."""
+    _, rows, state = recorded
+    again = loop.train(setup.prepare(replaying(recorded, tmp_path / "run", reward="never")))
+    assert int(again.cursor) == int(state.cursor)
+    ours = measured(tmp_path / "run")
+    assert [row["rollout/rounds"] for row in ours[1:]] == [row["rollout/rounds"] for row in rows[1:]]
+    assert all(row["rollout/kept_groups"] == 0 for row in ours[1:])
+
+
+def test_rounds_that_a_config_does_not_take_are_errors_before_the_run(recorded, tmp_path):
+    at_once = replaying(recorded, tmp_path / "run")
+    at_once = replace(at_once, rollout=replace(at_once.rollout, dynamic_sampling=False))
+    with pytest.raises(
+        ValueError, match=r"expected 16: .*; rollout\.dynamic_sampling True plays back \d rounds"
+    ):
+        setup.prepare(at_once)
+    with pytest.raises(
+        ValueError, match=r"rollout\.max_rounds: got 1, but step-00000\d of .* has \d rounds of"
+    ):
+        setup.prepare(replaying(recorded, tmp_path / "run", max_rounds=1))
+    with pytest.raises(ValueError, match=r"rollout\.replay: step-000001 of .* expected rounds of 20: "):
+        setup.prepare(replaying(recorded, tmp_path / "run", group_size=5))
 
 
 def test_what_is_judged_together_does_not_depend_on_the_clock(run, journal, monkeypatch):
