@@ -167,6 +167,13 @@ PLOTS = {
             "making faster.",
         ),
         Plot(
+            title="Programs of the sampler",
+            unit="compiled so far, since the run began or was resumed",
+            lines=(Line("sampler/programs"),),
+            conclusion="Sizes the sampler has met and compiled for. It rises in the first steps and then stays: "
+            "there are a few sizes of prompts, slots and caches, whatever the lengths.",
+        ),
+        Plot(
             title="Throughput",
             unit="completion tokens per second",
             lines=(Line("throughput/completion_tokens_per_second"),),

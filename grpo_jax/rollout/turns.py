@@ -86,6 +86,11 @@ class Conversing:
     def __init__(self, engine: Engine, *, max_turns: int, prompt_size: int):
         self.engine, self._max_turns, self._prompt_size = engine, max_turns, prompt_size
 
+    @property
+    def programs(self) -> set[tuple[str, str]]:
+        """Every program and its sizes that was needed so far."""
+        return self.engine.programs
+
     def load(self, params: Any) -> None:
         self.engine.load(params)
 

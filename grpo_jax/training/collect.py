@@ -38,7 +38,8 @@ class Collected:
     batch: Batch
     """What the update reads, advantages and masks included."""
     metrics: Mapping[str, float]
-    """rewards/, length/, advantages/, rollout/ and history metrics of the rollout."""
+    """rewards/, length/, advantages/, rollout/ and history metrics of the rollout, and `sampler/programs`: how many the
+    sampler has compiled so far, in this process, evaluations included."""
 
 
 def collect(run: Run, state: TrainState, journal: Journal, *, step: int) -> tuple[TrainState, Collected]:
@@ -74,6 +75,7 @@ def collect(run: Run, state: TrainState, journal: Journal, *, step: int) -> tupl
     of_samples = np.zeros(len(judged.texts), np.float32)
     of_samples[selection.rows] = advantages
     sampled = write_down(run, judged, of_samples, journal, step=step)
+    counts["sampler/programs"] = float(len(run.sampler.engine.programs))
     state = replace(state, history=history, cursor=state.cursor + rounds * options.batch_size)
     return state, Collected(rollout, batch, {**group_metrics, **sampled, **counts})
 

@@ -14,6 +14,7 @@ WATCHED = {
     "eval/accuracy": ("held-out", "{:.1%}"),
     "length/mean": ("length", "{:.1f}"),
     "entropy/mean": ("entropy", "{:.3f}"),
+    "sampler/programs": ("programs", "{:.0f}"),
 }
 """The few numbers a person watches: metric, what the console calls it, and how it is written."""
 

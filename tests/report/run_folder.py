@@ -43,6 +43,7 @@ def step_metrics(step, steps):
         "groups/all_right": 0.25,
         "groups/all_wrong": 0.25,
         "sampler/log_prob_gap": 1e-6,
+        "sampler/programs": 7.0,
         "time/rollout_seconds": 2.0,
         "time/update_seconds": 1.0,
         "throughput/completion_tokens_per_second": 100.0,

@@ -7,12 +7,13 @@ import numpy as np
 
 from grpo_jax.config import EvaluationConfig, TrainConfig, WarmStartConfig
 from grpo_jax.training import loop, setup, sizes
+from grpo_jax.training.records import read_rows
 from tests.rollout.test_compilations import compiled
 from tests.tiny import tiny
 from tests.training.test_loop import measured
 
 
-def test_twenty_steps_of_ragged_lengths_compile_the_update_once(tmp_path, monkeypatch):
+def test_twenty_steps_of_ragged_lengths_compile_the_update_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sizes, "SHORTEST_CUT", 1)  # or completions as short as these would have one size
     config = tiny(
         tmp_path / "run",
@@ -36,6 +37,11 @@ def test_twenty_steps_of_ragged_lengths_compile_the_update_once(tmp_path, monkey
     assert len(rows) == 20 and len({row["length/total"] for row in rows}) > 10
     programs = (run.update.program, run.log_prob_pass, run.warm_update.program)
     assert [program._cache_size() for program in programs] == [1, 1, 1]
+    counted = [
+        row["sampler/programs"] for row in read_rows(run.folder / "metrics.jsonl") if "reward/mean" in row
+    ]
+    assert len(counted) == 20 and counted == sorted(counted) and 5 < counted[-1] <= len(engine.programs)
+    assert f"programs {counted[-1]:.0f}" in capsys.readouterr().out.splitlines()[-1]  # where a user looks
     found, noted = compiled() - before, Counter(program for program, _ in engine.programs)
     print(f"update 1, log-prob pass 1, sampler {dict(found)} of {dict(noted)} sizes")
     assert all(found[name] <= noted[name] for name in found)
