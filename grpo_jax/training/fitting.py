@@ -9,14 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from grpo_jax import amounts, units
 from grpo_jax.config import Config
 from grpo_jax.models.config import ModelConfig
-from grpo_jax.training import sharding
+from grpo_jax.training import hosts, sharding
 from grpo_jax.training.shapes import Program, bytes_per_device, shapes_of
 
 SHARE = 0.9
@@ -112,9 +110,7 @@ def budget_of(config: Config, mesh: Mesh) -> float:
             f"update.micro_batch: got 'auto', but {device.device_kind} does not say how much memory it has; "
             "update.memory_budget_gib says it"
         )
-    if jax.process_count() > 1:
-        limit = float(np.min(multihost_utils.process_allgather(np.float64(limit))))
-    return SHARE * limit
+    return SHARE * min(hosts.gather(float(limit)))
 
 
 def _update(config: Config, architecture: ModelConfig, mesh: Mesh) -> Program:

@@ -18,6 +18,7 @@ from grpo_jax.types import TRUNCATED, Problem, TrainState
 
 def evaluate(run: Run, state: TrainState, journal: Journal) -> evaluation.Evaluation:
     """Held-out accuracy of the policy as it is; draws nothing from the training stream of keys."""
+    hosts.meet()  # before the first evaluation a host has had files to open, and loading may be a program of all hosts
     options = run.config.evaluation
     examples = run.held_out[: options.problems or None]
     names = [reward.name for reward in run.config.reward.functions]

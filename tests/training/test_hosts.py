@@ -96,14 +96,19 @@ MESSAGES = {
     "fails": "host 1 of 2: ValueError: reward.functions: no such file on this host",
     "dies": "of 2 hosts, 1 did not come within distributed.timeout_seconds = 8",
     "falls behind": "of 2 hosts, 1 did not come within distributed.timeout_seconds = 8",
+    "begins slowly": "of 2 hosts, 1 did not come within distributed.timeout_seconds = 8",
     "stops in a program": "another task died",
 }
 
 
 @pytest.fixture(scope="module")
-def disturbed():
+def disturbed(tmp_path_factory):
     """For every way to disturb the second host, what the first one said and how it ended. All at once: they wait."""
-    pairs = {mode: start("host_loop", mode, devices=1, coordinator=free_address()) for mode in MESSAGES}
+    folders = {mode: str(tmp_path_factory.mktemp("disturbed") / "run") for mode in MESSAGES}
+    pairs = {
+        mode: start("host_loop", mode, folders[mode], devices=1, coordinator=free_address())
+        for mode in MESSAGES
+    }
     try:
         said = {mode: first.communicate(timeout=300)[0] for mode, (first, _) in pairs.items()}
         return {mode: (said[mode], first.returncode) for mode, (first, _) in pairs.items()}
@@ -116,7 +121,10 @@ def disturbed():
 
 @pytest.mark.parametrize("mode", MESSAGES)
 def test_a_lost_host_ends_the_other_with_a_message(disturbed, mode):
-    """Killed, asleep, stopped while a program runs on both, or failing alone: the other would wait for ever."""
+    """Killed, asleep, late before the run's first program, stopped while one runs on both, or failing alone.
+
+    The other would wait for ever.
+    """
     said, code = disturbed[mode]
     assert code != 0 and MESSAGES[mode] in said
 
