@@ -1,7 +1,9 @@
 """Every notebook runs from top to bottom on a CPU, in a fresh kernel of this interpreter, in time."""
 
+import importlib.util
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -54,6 +56,47 @@ def test_notebook_is_committed_without_outputs(path):
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert code and all(not cell.outputs and cell.execution_count is None for cell in code)
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def install(request, monkeypatch):
+    """Runs a notebook's first code cell where grpo_jax is not installed, with the repository that the reader fills in.
+
+    Gives the commands that would have been run; pip ends with `status`.
+    """
+    cells = nbformat.read(request.param, as_version=4).cells
+    source = next(cell.source for cell in cells if cell.cell_type == "code")
+
+    def run(repository: str, *, status: int = 0) -> list[list[str]]:
+        commands = []
+
+        def pretended(command, **_):
+            commands.append(command)
+            return subprocess.CompletedProcess(command, status, "", "no such repository")
+
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(subprocess, "run", pretended)
+        assert source.count('REPOSITORY = ""') == 1
+        exec(source.replace('REPOSITORY = ""', f"REPOSITORY = {repository!r}"), {})
+        return commands
+
+    return run
+
+
+@pytest.mark.parametrize("repository", ["", "grpo_jax", "https://github.com/someone/grpo_jax"])
+def test_without_a_repository_the_install_cell_says_what_to_fill_in(install, repository):
+    with pytest.raises(
+        ValueError, match=r"Set REPOSITORY in this cell .* as owner/name .* run the cell again"
+    ):
+        install(repository)
+
+
+def test_the_install_cell_installs_from_the_repository(install):
+    assert [command[-1] for command in install("someone/grpo_jax")] == [
+        "git+https://github.com/someone/grpo_jax"
+    ]
+    with pytest.raises(RuntimeError, match=r"cannot install .*someone/other:\nno such repository"):
+        install("someone/other", status=1)
 
 
 def test_there_are_notebooks():
