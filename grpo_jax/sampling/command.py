@@ -24,7 +24,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--file",
         help="prompts: .jsonl, .csv, .parquet or .arrow, with a field prompt (or messages) and, to be judged, answer; "
-        "or rows like those a run of files was trained on. Without --prompt and --file, JSON lines on standard input",
+        "or rows like those the run was trained on, asked as it asked them (template, system prompt, few-shot examples). "
+        "Without --prompt and --file, JSON lines on standard input",
     )
     parser.add_argument("--samples", type=int, default=1, metavar="N", help="completions per prompt")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers")

@@ -15,9 +15,12 @@ from grpo_jax.rollout import NativeEngine, Sampling
 from grpo_jax.rollout.background import Background
 from grpo_jax.rollout.buckets import power_of_two
 from grpo_jax.rollout.stops import split_stops
+from grpo_jax.sampling.prompts import from_rows
 from grpo_jax.training.draws import sampling_of
 from grpo_jax.training.opening import Opened, open_model
 from grpo_jax.types import STOPPED, Problem, Rollout
+
+Prompt = str | Problem | Mapping[str, Any]
 
 MODEL_DEFAULTS = {"temperature": 1.0, "max_tokens": 256}
 """For a model that no run made; a run has what it was trained with."""
@@ -55,29 +58,30 @@ class Sampler:
 
     def __call__(
         self,
-        prompts: str | Problem | Sequence[str | Problem],
+        prompts: Prompt | Sequence[Prompt],
         *,
         samples: int = 1,
         seed: int = 0,
         **settings: Any,
     ) -> list[Completion]:
         """All completions of the prompts; see `stream`."""
-        prompts = [prompts] if isinstance(prompts, str | Problem) else prompts
+        prompts = [prompts] if isinstance(prompts, str | Problem | Mapping) else prompts
         return [c for group in self.stream(prompts, samples=samples, seed=seed, **settings) for c in group]
 
     def stream(
-        self, prompts: Sequence[str | Problem], *, samples: int = 1, seed: int = 0, **settings: Any
+        self, prompts: Sequence[Prompt], *, samples: int = 1, seed: int = 0, **settings: Any
     ) -> Iterator[list[Completion]]:
         """The completions of each prompt in turn, as soon as they are there.
 
         Args:
-            prompts: texts, or problems with an answer to judge by.
+            prompts: texts, asked as they stand; problems with an answer to judge by; or rows, as `prompts.from_rows` reads
+                them: one like those of the run's data is asked as the run asks.
             samples: completions per prompt.
             seed: of the random numbers; with it and a prompt's place every completion is reproducible.
             settings: any field of `Sampling`, in place of the defaults.
         """
         sampling = self._sampling(samples, settings)
-        problems = [Problem(p, "") if isinstance(p, str) else p for p in prompts]
+        problems = self._problems(prompts)
         prompt_ids = [self.opened.tokenizer.encode_prompt(problem.prompt) for problem in problems]
         engine = self._engine(max(map(len, prompt_ids), default=1), sampling)
         key = keys.fold(keys.run_key(seed), "sample")
@@ -93,6 +97,14 @@ class Sampler:
                     turn += 1
         finally:  # also where the reader stops listening
             background.close()
+
+    def _problems(self, prompts: Sequence[Prompt]) -> list[Problem]:
+        located = [(f"prompt {place}", p) for place, p in enumerate(prompts) if isinstance(p, Mapping)]
+        rows = iter(from_rows(located, self.opened.config))
+        return [
+            next(rows) if isinstance(p, Mapping) else Problem(p, "") if isinstance(p, str) else p
+            for p in prompts
+        ]
 
     def _sampling(self, samples: int, settings: Mapping[str, Any]) -> Sampling:
         chosen = replace(self.defaults, group_size=samples)

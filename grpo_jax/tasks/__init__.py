@@ -1,5 +1,6 @@
 """Where problems come from, with splits that cannot overlap, and the order they are trained in."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -13,19 +14,29 @@ from grpo_jax.config import (
     ReasoningGymData,
     TfdsData,
 )
-from grpo_jax.tasks import few_shot
+from grpo_jax.tasks import few_shot, presets
 from grpo_jax.tasks.files import from_files
 from grpo_jax.tasks.iteration import batch, host_slice
 from grpo_jax.tasks.mixing import by_difficulty, drop_long, mixture
 from grpo_jax.tasks.presets import PRESETS, from_preset
 from grpo_jax.tasks.reasoning_gym import from_reasoning_gym
-from grpo_jax.tasks.rows import Mapper
+from grpo_jax.tasks.rows import Mapper, Row, lookup
 from grpo_jax.tasks.splitting import Mixture, TaskSplit, is_held_out, restrict
 from grpo_jax.tasks.synthetic import arithmetic
 from grpo_jax.tasks.tensorflow_datasets import from_tensorflow_datasets
 from grpo_jax.types import Problem
 
-__all__ = ["Mixture", "TaskSplit", "batch", "build", "drop_long", "host_slice", "is_held_out", "restrict"]
+__all__ = [
+    "Mixture",
+    "TaskSplit",
+    "asked",
+    "batch",
+    "build",
+    "drop_long",
+    "host_slice",
+    "is_held_out",
+    "restrict",
+]
 
 
 def build(data: Data, *, chat: bool = False) -> TaskSplit:
@@ -59,6 +70,49 @@ def _mixture(data: MixtureData, *, chat: bool) -> TaskSplit:
         train=[shown[problem.prompt] for problem in mixed.train],
         held_out=[shown[problem.prompt] for problem in mixed.held_out],
     )
+
+
+def asked(data: Data, located: Iterable[tuple[str, Row]], *, chat: bool = False) -> list[Problem]:
+    """A person's rows as the problems that a run with this data would make of them, its examples before each.
+
+    Args:
+        data: of a run; a mixture has no one way to ask.
+        located: (where it is, a row like those of the data), its answer being there or not.
+        chat: as for `build`.
+
+    Raises:
+        ValueError: a row has not the data's fields; says where it is.
+    """
+    if isinstance(data, DifficultyData):
+        data = data.source
+    if isinstance(data, PresetData):
+        problems = presets.asked(data.name, located, prompt=data.prompt, system_prompt=data.system_prompt)
+    else:
+        problems = (problem for place in located for problem in _asked(data, *place))
+    problems = list(problems)
+    if not data.few_shot:
+        return problems
+    split = _source(data)
+    _, examples = few_shot.take(split, data.few_shot, held_out=split.held_out)
+    return few_shot.before(problems, examples, answer=_example_answer(data), chat=chat)
+
+
+def _asked(data: Data, location: str, row: Row) -> Iterator[Problem]:
+    field = getattr(data, "answer_field", "answer")
+    try:
+        answer = lookup(row, field)
+    except ValueError:
+        answer = None
+    answer = "" if answer is None else answer  # 0 is an answer
+    mapper = Mapper(
+        prompt=data.prompt,
+        messages_field=getattr(data, "messages_field", None),
+        system_prompt=data.system_prompt,
+        answer_field=field,
+        answer_pattern=None if answer == "" else getattr(data, "answer_pattern", None),
+        answer_required=False,
+    )
+    return mapper.problems([(location, {**row, field: answer})])
 
 
 def _example_answer(data: Data) -> str:

@@ -43,13 +43,22 @@ def show(split: TaskSplit, examples: Sequence[Problem], *, answer: str, chat: bo
     """
     if not examples:
         return split
+    train, held_out = (
+        before(problems, examples, answer=answer, chat=chat) for problems in (split.train, split.held_out)
+    )
+    return replace(split, train=train, held_out=held_out)
+
+
+def before(
+    problems: Iterable[Problem], examples: Sequence[Problem], *, answer: str, chat: bool
+) -> list[Problem]:
+    """The problems with the examples before each; arguments as for `show`."""
     answers = [_answer(example, answer) for example in examples]
     pairs = list(zip(examples, answers, strict=True))
-
-    def shown(problems: Sequence[Problem]) -> list[Problem]:
-        return [replace(problem, prompt=_before(problem.prompt, pairs, chat)) for problem in problems]
-
-    return replace(split, train=shown(split.train), held_out=shown(split.held_out))
+    return [
+        replace(problem, prompt=_before(problem.prompt, pairs, chat)) if pairs else problem
+        for problem in problems
+    ]
 
 
 def _before(

@@ -281,6 +281,30 @@ def _read(
     return problems
 
 
+def asked(
+    name: str,
+    located: Iterable[tuple[str, Row]],
+    *,
+    prompt: str | None = None,
+    system_prompt: str | None = None,
+) -> Iterator[Problem]:
+    """Rows like the preset's as problems, an answer being there or not."""
+    preset = PRESETS[name]
+    for pair in located:
+        found = list(_canonical([pair], preset, answer_required=False))
+        if not found:
+            raise ValueError(f"{pair[0]}: {name} leaves such a row out")
+        ((location, row),) = found
+        mapper = Mapper(
+            prompt=prompt or preset.prompt,
+            answer_field="answer",
+            answer_pattern=preset.answer_pattern if row["answer"] else None,
+            system_prompt=system_prompt,
+            answer_required=False,
+        )
+        yield from mapper.problems([(location, row)])
+
+
 def _expected(name: str, preset: Preset) -> str:
     """Where the preset's file is, or an error that says where it should be."""
     folder = os.environ.get(FOLDER)
@@ -296,14 +320,17 @@ def _expected(name: str, preset: Preset) -> str:
     )
 
 
-def _canonical(found: Iterable[tuple[str, Row]], preset: Preset) -> Iterator[tuple[str, Row]]:
+def _canonical(
+    found: Iterable[tuple[str, Row]], preset: Preset, *, answer_required: bool = True
+) -> Iterator[tuple[str, Row]]:
     """Rows that have `problem` and `answer`, whatever their layout calls them."""
     for location, row in found:
         try:
             converted = preset.convert(row) if preset.convert else row
             if converted is None:
                 continue
-            named = {"answer": _first(converted, ("answer",) if "answer" in converted else preset.answer)}
+            fields = ("answer",) if "answer" in converted else preset.answer
+            named = {"answer": _first(converted, fields, required=answer_required)}
             if "{problem}" in preset.prompt:
                 named["problem"] = _first(converted, ("problem", *preset.problem))
         except (ValueError, KeyError, TypeError, IndexError, zlib.error, pickle.UnpicklingError) as error:
@@ -311,10 +338,12 @@ def _canonical(found: Iterable[tuple[str, Row]], preset: Preset) -> Iterator[tup
         yield location, {**converted, **named}
 
 
-def _first(row: Row, names: Iterable[str]) -> Any:
+def _first(row: Row, names: Iterable[str], *, required: bool = True) -> Any:
     for name in names:
         try:
             return lookup(row, name)
         except ValueError:
             continue
+    if not required:
+        return ""
     raise ValueError(f"there is none of the fields {', '.join(names)}; the row has {', '.join(row)}")

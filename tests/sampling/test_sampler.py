@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from grpo_jax import tasks
 from grpo_jax.cli import main
-from grpo_jax.config import FileData, RewardFunction
+from grpo_jax.config import ArithmeticData, DifficultyData, FileData, PresetData, RewardFunction
 from grpo_jax.sampling import Completion, open_sampler, output, prompts
 from grpo_jax.training import loop, setup
 from grpo_jax.types import Message, Problem
@@ -167,3 +168,65 @@ def test_mistakes_are_one_line(capsys, monkeypatch, folder, tmp_path):
         assert exit_.value.code == 2
         text = capsys.readouterr().err.strip()
         assert words in text and len(text.splitlines()) == 1
+
+
+def few_shot(tmp_path, **data):
+    return replace(
+        tiny(tmp_path), data=ArithmeticData(max_digits=1, held_out_fraction=0.3, few_shot=2, **data)
+    )
+
+
+@pytest.mark.parametrize("system_prompt", [None, "Add."])
+def test_a_row_like_the_runs_is_asked_as_the_run_asks(tmp_path, system_prompt):
+    """The very prompts of its held-out problems, examples and all, from nothing but their questions and answers."""
+    config = few_shot(tmp_path, system_prompt=system_prompt)
+    held_out = tasks.build(config.data).held_out[:3]
+    rows = [{"question": p.metadata["question"], "answer": p.answer} for p in held_out]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    found = prompts.from_lines(io.StringIO(lines + '{"prompt": "1+1="}\n2+2=\n'), config)
+    assert [(p.prompt, p.answer) for p in found[:3]] == [(p.prompt, p.answer) for p in held_out]
+    assert [p.prompt for p in found[3:]] == ["1+1=", "2+2="]  # as they stand
+    with pytest.raises(ValueError, match=r"line 1: data\.prompt names 'question', but the row has 'q'"):
+        prompts.from_lines(io.StringIO('{"q": "1+1"}\n'), config)
+    by_difficulty = replace(config, data=DifficultyData(source=config.data, field="digits"))
+    assert prompts.from_lines(io.StringIO(lines), by_difficulty)[0].prompt == held_out[0].prompt
+
+
+def test_a_runs_own_field_may_be_called_prompt(tmp_path):
+    """Then its rows are rows of the run, and not prompts as they stand; a line of text always is one."""
+    rows = [{"prompt": f"{i}+1", "answer": str(i + 1)} for i in range(6)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = FileData(
+        path=str(tmp_path / "rows.jsonl"), prompt="Q: {prompt}\nA: ", few_shot=1, held_out_fraction=0.2
+    )
+    config = replace(tiny(tmp_path), data=data)
+    asked = prompts.from_lines(io.StringIO('{"prompt": "7+1"}\n7+1\n'), config)
+    expected = tasks.build(data).train[0].prompt
+    shown = expected[: expected.rindex("Q: ")]
+    assert shown.count("Q: ") == 1
+    assert [p.prompt for p in asked] == [f"{shown}Q: 7+1\nA: ", "7+1"]
+
+
+def test_a_presets_rows_are_asked_as_it_asks_with_and_without_an_answer(tmp_path):
+    rows = [{"question": f"What is {i}+1?", "answer": f"Add.\n#### {i + 1}"} for i in range(20)]
+    (tmp_path / "gsm8k.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = PresetData("gsm8k", path=str(tmp_path / "gsm8k.jsonl"), few_shot=1, held_out_fraction=0.3)
+    config = replace(tiny(tmp_path), data=data)
+    problem = tasks.build(data).held_out[0]
+    row = {"question": problem.metadata["question"], "answer": problem.metadata["answer"]}
+    judged, asked = prompts.from_rows([("a", row), ("b", {"question": "1?"})], config)
+    assert (judged.prompt, judged.answer) == (problem.prompt, problem.answer)
+    assert (
+        asked.answer == ""
+        and asked.prompt.startswith(judged.prompt.partition("\n\n")[0])
+        and "1?" in asked.prompt
+    )
+
+
+def test_rows_in_a_notebook(folder):
+    """The run's own field is the question; its tokenizer reads the prompt that the run was trained on."""
+    sampler = open_sampler(folder)
+    asked = sampler([{"question": "3+4", "answer": 7}, "3+4=", {"prompt": "3+4="}], samples=1)
+    assert [c.prompt for c in asked] == ["3+4="] * 3
+    assert asked[0].reward is not None and asked[1].reward is None
+    assert sampler({"question": "3+4"})[0].prompt == "3+4="
