@@ -86,8 +86,17 @@ def validate(config: Config, *, devices: int, architecture: ModelConfig | None =
         _require(math.isfinite(getattr(loss, name)), f"loss.{name}", getattr(loss, name), "a finite number")
     _check_optimizer(config.optimizer, "optimizer")
     _check_optimizer(config.warm_start.optimizer, "warm_start.optimizer")
+    evaluation = config.evaluation
+    for name, temperature in {
+        "rollout.temperature": rollout.temperature,
+        "evaluation.temperature": evaluation.temperature,
+    }.items():
+        _require(math.isfinite(temperature), name, temperature, "a finite number")
     _require(
-        math.isfinite(rollout.temperature), "rollout.temperature", rollout.temperature, "a finite number"
+        evaluation.temperature > 0 or evaluation.samples == 1,
+        "evaluation.samples",
+        evaluation.samples,
+        "1 with evaluation.temperature = 0: all samples are the same",
     )
     _check_draws(rollout)
     if isinstance(config.model, PretrainedModel):

@@ -103,6 +103,14 @@ FLAGS = {
         ["--rollout.logit_bias", "5", "1", "--rollout.forbidden_ids", "5"],
         ["rollout.logit_bias: got {5: 1.0}, expected no token of rollout.forbidden_ids: [5]"],
     ),
+    "endless heat": (
+        ["--evaluation.temperature", "inf"],
+        ["evaluation.temperature: got inf, expected a finite"],
+    ),
+    "the same sample twice": (
+        ["--evaluation.temperature", "0"],
+        ["evaluation.samples: got 2, expected 1 with evaluation.temperature = 0"],
+    ),
     "empty stop": (["--rollout.stop_strings", ""], ["rollout.stop_strings: got ('',)"]),
     "negative micro-batch": (["--update.micro_batch", "-4"], ["update.micro_batch", "got -4"]),
     "negative mini-batch": (["--update.mini_batch", "-2"], ["update.mini_batch", "got -2"]),

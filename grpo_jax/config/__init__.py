@@ -238,7 +238,7 @@ class EvaluationConfig:
     samples: int = 4
     """Completions per problem (k of avg@k and the largest k of pass@k)."""
     temperature: float = 1.0
-    """Sampling temperature."""
+    """Sampling temperature; 0 takes the likeliest token, so that samples are to be 1."""
     success: str = ""
     """Reward that says whether a completion is right (it is at least 1); empty takes the first reward."""
 

@@ -131,7 +131,7 @@ class NativeEngine:
             raise ValueError("engine has no parameters yet; expected load(params) before generate(...)")
         if sampling.stop_strings and self._to_text is None:
             raise ValueError("sampling.stop_strings need text; expected an engine made with to_text")
-        padded, lengths = _pad(prompt_ids, self._sizes.max_prompt_length)
+        padded, lengths = _pad(prompt_ids, self._sizes.max_prompt_length, self._config.vocab_size)
         B, G = len(prompt_ids), sampling.group_size
         request = Request(
             prompt_ids=padded,
@@ -178,7 +178,9 @@ def _rollout(request: Request, outputs: Outputs, places: range) -> Rollout:
     )
 
 
-def _pad(prompt_ids: Sequence[Sequence[int]], max_prompt_length: int) -> tuple[np.ndarray, np.ndarray]:
+def _pad(
+    prompt_ids: Sequence[Sequence[int]], max_prompt_length: int, vocab_size: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Prompts right-padded to the longest allowed, and their lengths."""
     if not len(prompt_ids):
         raise ValueError("prompt_ids is empty; expected at least one prompt")
@@ -193,6 +195,12 @@ def _pad(prompt_ids: Sequence[Sequence[int]], max_prompt_length: int) -> tuple[n
     padded = np.zeros((len(prompt_ids), max_prompt_length), np.int32)
     for row, ids in zip(padded, prompt_ids, strict=True):
         row[: len(ids)] = ids
+    unknown = (padded < 0) | (padded >= vocab_size)
+    if unknown.any():  # it would be read as whatever a look-up beyond the embedding gives
+        place, column = np.argwhere(unknown)[0]
+        raise ValueError(
+            f"prompt_ids[{place}] has token {padded[place, column]}; expected ids from 0 to below vocab_size, {vocab_size}"
+        )
     return padded, lengths
 
 

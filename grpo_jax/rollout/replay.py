@@ -141,8 +141,15 @@ def _rollout(lines: Sequence[recordings.Row], max_prompt_length: int, max_tokens
             if name != "prompt_ids" and count != tokens:
                 raise ValueError(f"row {row} has {count} {name}; expected {tokens}, one per completion token")
             into[:count] = values
+            if not np.isfinite(into).all():
+                raise ValueError(f"row {row} has {name} {values}; expected finite numbers")
         return array
 
+    empty = [row for row, line in enumerate(lines) if not line["completion_ids"]]
+    if empty:
+        raise ValueError(
+            f"row {empty[0]} has no completion_ids; expected at least one, the stop token included"
+        )
     unknown = {line["stop_reason"] for line in lines} - _STOP_REASONS.keys()
     if unknown:
         raise ValueError(f"stop_reason is {unknown.pop()!r}; expected {' or '.join(_STOP_REASONS)}")

@@ -278,6 +278,11 @@ def test_wrong_calls_are_errors_that_say_what_was_expected(engine):
         engine.generate([[1], [2] * 9], sampling=SAMPLING, key=KEY)
     with pytest.raises(ValueError, match=r"prompt_ids\[1\] is empty"):
         engine.generate([[1], []], sampling=SAMPLING, key=KEY)
+    for token in (CONFIG.vocab_size, -1):
+        with pytest.raises(
+            ValueError, match=rf"prompt_ids\[2\] has token {token}; expected ids from 0 to below"
+        ):
+            engine.generate([[1], [2], [3, token]], sampling=SAMPLING, key=KEY)
     with pytest.raises(ValueError, match="prompt_ids is empty"):
         engine.generate([], sampling=SAMPLING, key=KEY)
     with pytest.raises(ValueError, match="prompt_indices has 1 entries; expected 5"):

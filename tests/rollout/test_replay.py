@@ -138,6 +138,14 @@ def test_a_call_can_be_known_by_a_name_of_its_own(tmp_path):
             "row 1 has 0 sampled; expected 2, one per completion token",
         ),
         ([row(completion_ids=[1] * 5)], "row 0 has 5 completion_ids; expected at most 4"),
+        (
+            [row(), row(row=1, sampler_log_probs=[-1, float("nan")])],
+            r"row 1 has sampler_log_probs \[-1, nan\]; expected finite numbers",
+        ),
+        (
+            [row(completion_ids=[], sampler_log_probs=[], sampler_full_log_probs=[])],
+            "row 0 has no completion_ids; expected at least one, the stop token included",
+        ),
         ([row(stop_reason="bored")], "stop_reason is 'bored'; expected stopped or truncated"),
     ],
 )
