@@ -90,7 +90,7 @@ class ReplayEngine:
             )
         try:
             rollout = _rollout(recorded, self._max_prompt_length, sampling.max_tokens)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise ValueError(f"{self.path}, call {name}: {error}") from error
         for place in range(len(prompt_ids) if on_group else 0):
             on_group(
@@ -141,8 +141,10 @@ def _rollout(lines: Sequence[recordings.Row], max_prompt_length: int, max_tokens
             if name != "prompt_ids" and count != tokens:
                 raise ValueError(f"row {row} has {count} {name}; expected {tokens}, one per completion token")
             into[:count] = values
-            if not np.isfinite(into).all():
+            if dtype is np.float32 and not np.isfinite(into).all():
                 raise ValueError(f"row {row} has {name} {values}; expected finite numbers")
+            if dtype is not np.float32 and into[:count].tolist() != list(values):
+                raise ValueError(f"row {row} has {name} {values}; expected {dtype.__name__} values")
         return array
 
     empty = [row for row, line in enumerate(lines) if not line["completion_ids"]]

@@ -142,6 +142,9 @@ def test_a_call_can_be_known_by_a_name_of_its_own(tmp_path):
             [row(), row(row=1, sampler_log_probs=[-1, float("nan")])],
             r"row 1 has sampler_log_probs \[-1, nan\]; expected finite numbers",
         ),
+        ([row(completion_ids=[3, 1.5])], r"row 0 has completion_ids \[3, 1.5\]; expected int32 values"),
+        ([row(completion_ids=[3, 2**40])], "call mine: Python integer 1099511627776 out of bounds"),
+        ([row(sampled=[True, 7])], r"row 0 has sampled \[True, 7\]; expected bool values"),
         (
             [row(completion_ids=[], sampler_log_probs=[], sampler_full_log_probs=[])],
             "row 0 has no completion_ids; expected at least one, the stop token included",
