@@ -67,6 +67,8 @@ def _is_own(row: Row, config: Config | None) -> bool:
     if data is None or isinstance(data, MixtureData):
         return False
     said = row.keys() & {"prompt", "messages"}
+    if isinstance(row.get("prompt"), list):  # no text, but a field of the run's rows, as in DAPO's
+        said -= {"prompt"}
     return not said or not said.isdisjoint(_fields(data))
 
 

@@ -223,6 +223,13 @@ def test_a_presets_rows_are_asked_as_it_asks_with_and_without_an_answer(tmp_path
     )
 
 
+def test_rows_whose_prompt_is_no_text_are_the_runs(tmp_path):
+    row = {"prompt": [{"role": "user", "content": "1+1"}], "reward_model": {"ground_truth": "2"}}
+    config = replace(tiny(tmp_path), data=PresetData("dapo17k", prompt="{problem}="))
+    (found,) = prompts.from_rows([("a", row)], config)
+    assert (found.prompt, found.answer) == ("1+1=", "2")
+
+
 def test_rows_in_a_notebook(folder):
     """The run's own field is the question; its tokenizer reads the prompt that the run was trained on."""
     sampler = open_sampler(folder)
