@@ -12,9 +12,10 @@ policy before this rollout's updates), `sampler_log_probs` (what the sampler dre
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
@@ -127,6 +128,14 @@ class TrainState:
     ref_params: Any = None
     history: Any = None
     sampler_params: Any = None
+
+    @classmethod
+    def first(cls, *, params: Any, optimizer: Any, key: Any, warm: bool = False, **others: Any) -> Self:
+        """A state before its first step: every count is 0, and absent what `others` do not name."""
+        counts = {
+            name: jnp.int32(0) for name in ("step", "cursor", "skipped")
+        }  # donated, so none may be another
+        return cls(params=params, optimizer=optimizer, key=key, warm=jnp.int32(warm), **counts, **others)
 
 
 def rows(tree: Any, index: Any) -> Any:

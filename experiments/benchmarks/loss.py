@@ -191,16 +191,7 @@ def update_of(method: objective.Objective, *, rows: int, length: int, micro_batc
         micro_batches=micro_batches,
         vocab_size=MODEL.vocab_size,
     )
-    zero = jnp.zeros((), jnp.int32)
-    state = TrainState(
-        params=params,
-        optimizer=optimizer.init(params),
-        key=jax.random.key(0),
-        step=zero,
-        warm=zero,
-        cursor=zero,
-        skipped=zero,
-    )
+    state = TrainState.first(params=params, optimizer=optimizer.init(params), key=jax.random.key(0))
     lengths = given["loss_mask"].sum(1)
     batch = Batch(
         prompt_ids=jnp.ones((rows, PROMPT), jnp.int32),

@@ -92,16 +92,8 @@ def native(
             micro_batches=1,
             vocab_size=config.vocab_size,
         )
-        zero = jnp.int32(0)
-        state = TrainState(
-            params=jax.tree.map(jnp.copy, params),
-            optimizer=optimizer.init(params),
-            key=jax.random.key(0),
-            step=zero,
-            warm=jnp.copy(zero),
-            cursor=jnp.copy(zero),
-            skipped=jnp.copy(zero),
-        )
+        copied = jax.tree.map(jnp.copy, params)
+        state = TrainState.first(params=copied, optimizer=optimizer.init(params), key=jax.random.key(0))
         return update, sharding.replicate(state, mesh)  # as in training: or the second step compiles anew
 
     def gradients():

@@ -11,88 +11,22 @@ again, whole, so that an evaluation that went on has bit for bit the completions
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
 from rich.console import Console
 
 from grpo_jax import keys
-from grpo_jax.evaluation import suites, tables
+from grpo_jax.evaluation import suites
 from grpo_jax.evaluation.jobs import Job, make_jobs, open_ledger, sampling_of
 from grpo_jax.evaluation.judging import judge
 from grpo_jax.evaluation.ledger import Ledger
 from grpo_jax.evaluation.results import SuiteResult, check_paired, read_suite, summarise
 from grpo_jax.evaluation.subject import Subject, open_subject
-from grpo_jax.rollout import Sampling
-from grpo_jax.statistics import Comparison, compare
+from grpo_jax.evaluation.tables import DRAWN, Results
 from grpo_jax.training.progress import Progress
 
-DRAWN = ("top_p", "top_k", "min_p", "repetition_penalty")
-"""Settings of sampling that can be given in place of a run's, besides the temperature."""
-
 WATCHED = {"correct": ("accuracy", "{:.1%}"), "length": ("length", "{:.1f}")}
-
-
-@dataclass(frozen=True)
-class Results:
-    """What a model reached; printed, it is the tables."""
-
-    model: str
-    suites: tuple[SuiteResult, ...]
-    folder: Path
-    baseline: str = ""
-    """The folder of another model's results on the same problems."""
-    baselines: Mapping[str, SuiteResult] = field(default_factory=dict)
-    """What the baseline reached, by suite."""
-    notes: tuple[str, ...] = ()
-
-    def __getitem__(self, name: str) -> SuiteResult:
-        return next(suite for suite in self.suites if suite.name == name)
-
-    @property
-    def title(self) -> str:
-        """The model and how it was sampled."""
-        settings = self.suites[0].settings
-        truncation = "".join(
-            f", {name} {settings[name]:g}" for name in DRAWN if settings[name] != getattr(Sampling, name)
-        )
-        return (
-            f"{self.model}: {settings['samples']} samples a problem, temperature {settings['temperature']:g}"
-            f"{truncation}, seed {settings['seed']}"
-        )
-
-    @property
-    def mean_accuracy(self) -> float:
-        """The mean over suites."""
-        return float(np.mean([suite.accuracy.value for suite in self.suites]))
-
-    @property
-    def comparisons(self) -> dict[str, Comparison]:
-        """By suite, our accuracy minus the baseline's; p-values are of the paired sign-flip test over problems."""
-        return {name: compare(other.correct, self[name].correct) for name, other in self.baselines.items()}
-
-    def __str__(self) -> str:
-        return tables.text(self)
-
-    def latex(self) -> str:
-        """The tables for the package booktabs."""
-        return tables.latex(self)
-
-    def numbers(self) -> dict[str, Any]:
-        """Everything but the verdicts, as JSON takes it."""
-        return {
-            "model": self.model,
-            "mean_accuracy": self.mean_accuracy,
-            "suites": [suite.numbers() for suite in self.suites],
-            "baseline": self.baseline or None,
-            "comparisons": {
-                name: {**c._asdict(), "interval": c.interval._asdict()}
-                for name, c in self.comparisons.items()
-            },
-            "notes": list(self.notes),
-        }
 
 
 def evaluate_model(

@@ -1,89 +1,102 @@
 """The results as a paper prints them: tables with intervals, in text and LaTeX, and what each number means."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
 
 from grpo_jax.evaluation.results import Estimate, SuiteResult
 from grpo_jax.evaluation.strata import BASELINES, OWN
+from grpo_jax.evaluation.table import Table
+from grpo_jax.rollout import Sampling
+from grpo_jax.statistics import Comparison, compare
 
-if TYPE_CHECKING:
-    from grpo_jax.evaluation.model import Results
-
-SPECIAL = {
-    **{c: f"\\{c}" for c in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "−": "--",
-    "±": r"$\pm$",
-}
+DRAWN = ("top_p", "top_k", "min_p", "repetition_penalty")
+"""Settings of sampling that can be given in place of a run's, besides the temperature."""
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows of cells under a header; the first column is names, the others are numbers."""
+class Results:
+    """What a model reached; printed, it is the tables."""
 
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    model: str
+    suites: tuple[SuiteResult, ...]
+    folder: Path
+    baseline: str = ""
+    """The folder of another model's results on the same problems."""
+    baselines: Mapping[str, SuiteResult] = field(default_factory=dict)
+    """What the baseline reached, by suite."""
+    notes: tuple[str, ...] = ()
 
-    def text(self) -> str:
-        """Columns in line, names to the left and numbers to the right."""
-        lines = [self.header, *self.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
-        aligned = [
-            "  ".join(
-                cell.ljust(width) if i == 0 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
-        ]
-        rule = "-" * max(map(len, aligned))
-        return "\n".join([self.title, "", aligned[0], rule, *aligned[1:]])
+    def __getitem__(self, name: str) -> SuiteResult:
+        return next(suite for suite in self.suites if suite.name == name)
 
-    def latex(self, notes: Sequence[str] = ()) -> str:
-        """A table for the package booktabs."""
-        lines = [[_escape(cell) for cell in line] for line in (self.header, *self.rows)]
-        first, *rest = [f"    {' & '.join(line)} \\\\" for line in lines]
-        return "\n".join(
-            [
-                r"\begin{table}",
-                r"  \centering",
-                rf"  \caption{{{_escape(self.title)}}}",
-                rf"  \begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
-                r"    \toprule",
-                first,
-                r"    \midrule",
-                *rest,
-                r"    \bottomrule",
-                r"  \end{tabular}",
-                *([rf"  \par\smallskip\footnotesize {_escape(' '.join(notes))}"] if notes else []),
-                r"\end{table}",
-            ]
+    @property
+    def title(self) -> str:
+        """The model and how it was sampled."""
+        settings = self.suites[0].settings
+        truncation = "".join(
+            f", {name} {settings[name]:g}" for name in DRAWN if settings[name] != getattr(Sampling, name)
+        )
+        return (
+            f"{self.model}: {settings['samples']} samples a problem, temperature {settings['temperature']:g}"
+            f"{truncation}, seed {settings['seed']}"
         )
 
+    @property
+    def mean_accuracy(self) -> float:
+        """The mean over suites."""
+        return float(np.mean([suite.accuracy.value for suite in self.suites]))
 
-def text(results: "Results") -> str:
+    @property
+    def comparisons(self) -> dict[str, Comparison]:
+        """By suite, our accuracy minus the baseline's; p-values are of the paired sign-flip test over problems."""
+        return {name: compare(other.correct, self[name].correct) for name, other in self.baselines.items()}
+
+    def __str__(self) -> str:
+        return text(self)
+
+    def latex(self) -> str:
+        """The tables for the package booktabs."""
+        return latex(self)
+
+    def numbers(self) -> dict[str, Any]:
+        """Everything but the verdicts, as JSON takes it."""
+        return {
+            "model": self.model,
+            "mean_accuracy": self.mean_accuracy,
+            "suites": [suite.numbers() for suite in self.suites],
+            "baseline": self.baseline or None,
+            "comparisons": {
+                name: {**c._asdict(), "interval": c.interval._asdict()}
+                for name, c in self.comparisons.items()
+            },
+            "notes": list(self.notes),
+        }
+
+
+def text(results: Results) -> str:
     """Everything, for a terminal or a file."""
     notes = [fill(note, 100, initial_indent="  ", subsequent_indent="    ") for note in footnotes(results)]
     return "\n\n".join([*(table.text() for table in tables(results)), "\n".join(notes)]) + "\n"
 
 
-def latex(results: "Results") -> str:
+def latex(results: Results) -> str:
     """Everything, for a paper; the notes stand under the first table."""
     first, *rest = tables(results)
     return "\n\n".join([first.latex(footnotes(results)), *(table.latex() for table in rest)]) + "\n"
 
 
-def tables(results: "Results") -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """The accuracies, the comparison with the baseline if there is one, and each suite's strata."""
     compared = [comparison_table(results)] if results.baselines else []
     return [accuracy_table(results), *compared, *map(strata_table, results.suites)]
 
 
-def accuracy_table(results: "Results") -> Table:
+def accuracy_table(results: Results) -> Table:
     """One row a suite, and their mean."""
     k = results.suites[0].samples
     more = [*([f"pass@{k}"] if k > 1 else []), *([f"maj@{k}"] if has_majority(results) else [])]
@@ -104,7 +117,7 @@ def accuracy_table(results: "Results") -> Table:
     return Table(results.title, header, rows)
 
 
-def comparison_table(results: "Results") -> Table:
+def comparison_table(results: Results) -> Table:
     """What the model gains over the baseline on the same problems."""
     rows = [
         [
@@ -140,7 +153,7 @@ def strata_table(suite: SuiteResult) -> Table:
     return Table(f"{suite.name}, by {by}", header, rows)
 
 
-def footnotes(results: "Results") -> list[str]:
+def footnotes(results: Results) -> list[str]:
     """What the numbers mean, and what a reader must know of how they came about."""
     k = results.suites[0].samples
     notes = [
@@ -166,7 +179,7 @@ def footnotes(results: "Results") -> list[str]:
     return [*notes, *results.notes]
 
 
-def has_majority(results: "Results") -> bool:
+def has_majority(results: Results) -> bool:
     """Whether there is a vote among samples to report: several of them, with answers."""
     return results.suites[0].samples > 1 and any(suite.maj_at for suite in results.suites)
 
@@ -181,7 +194,3 @@ def estimate(value: Estimate | None) -> str:
 def p_value(p: float) -> str:
     """To the digits that matter."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _escape(cell: str) -> str:
-    return "".join(SPECIAL.get(c, c) for c in cell)

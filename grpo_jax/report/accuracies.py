@@ -7,8 +7,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from grpo_jax.evaluation.model import Results
 from grpo_jax.evaluation.results import Estimate
+from grpo_jax.evaluation.tables import Results
 from grpo_jax.report.drawing import STYLE
 from grpo_jax.report.plots import BLUE, GREY, OTHERS
 

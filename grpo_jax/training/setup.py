@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
@@ -28,6 +27,7 @@ from grpo_jax.training.engines import make_engine
 from grpo_jax.training.log_probs import make_log_probs
 from grpo_jax.training.policy import Policy, architecture_of, sized_for
 from grpo_jax.training.programs import build_optimizer
+from grpo_jax.training.states import first_state
 from grpo_jax.training.update import Step, make_supervised_update
 from grpo_jax.types import Problem, TrainState
 
@@ -188,18 +188,8 @@ def initial_state(run: Run) -> TrainState:
     key = keys.run_key(run.config.run.seed)
     params, frozen = run.policy.initial(keys.fold(key, "parameters"))
     warm = run.config.warm_start.steps > 0
-    state = TrainState(
-        params=params,
-        optimizer=sharding.build(run.warm_optimizer.init, run.policy.sharding, params),
-        key=key,
-        step=jnp.int32(0),
-        warm=jnp.int32(warm),
-        cursor=jnp.int32(0),
-        skipped=jnp.int32(0),
-        history=objectives.init_history(run.objective),
-        ref_params=params if run.config.loss.kl_coef else None,
-        sampler_params=params if run.config.rollout.lag else None,
-    )
+    optimizer = sharding.build(run.warm_optimizer.init, run.policy.sharding, params)
+    state = first_state(run.config, run.objective, params=params, optimizer=optimizer, key=key, warm=warm)
     state = placed(run, state if warm else policy_stage(run, state))
     return replace(state, frozen=frozen)  # never donated, so it needs no buffers of its own
 
@@ -214,16 +204,9 @@ def placed(run: Run, state: TrainState) -> TrainState:
 
 def policy_stage(run: Run, state: TrainState) -> TrainState:
     """`state` at the start of GRPO: fresh optimizer moments, and the reference policy is the policy as it is now."""
-    return replace(
-        state,
-        optimizer=sharding.build(run.optimizer.init, run.policy.sharding, state.params),
-        step=jnp.int32(0),
-        warm=jnp.int32(0),
-        cursor=jnp.int32(0),
-        skipped=jnp.int32(0),
-        ref_params=jax.tree.map(jnp.copy, state.params) if run.config.loss.kl_coef else None,
-        sampler_params=jax.tree.map(jnp.copy, state.params) if run.config.rollout.lag else None,
-    )
+    optimizer = sharding.build(run.optimizer.init, run.policy.sharding, state.params)
+    fresh = first_state(run.config, run.objective, params=state.params, optimizer=optimizer, key=state.key)
+    return replace(fresh, frozen=state.frozen)
 
 
 def tokenizer_of(config: Config) -> Tokenizer:

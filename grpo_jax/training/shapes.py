@@ -16,7 +16,6 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from grpo_jax import amounts, keys, validation
 from grpo_jax.config import Config
-from grpo_jax.losses import objective as objectives
 from grpo_jax.models import lora
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.decoder import Decoder
@@ -25,6 +24,7 @@ from grpo_jax.rollout.buckets import Sizes
 from grpo_jax.rollout.engine import CHUNK
 from grpo_jax.training import engines, layouts, programs, sharding
 from grpo_jax.training.draws import sampling_of
+from grpo_jax.training.states import first_state
 from grpo_jax.types import Batch, TrainState
 
 NAMES = ("update", "log_probs", "decode")
@@ -166,20 +166,17 @@ def _state(config: Config, built: programs.Programs, mesh: Mesh | AbstractMesh) 
     """The state of the policy stage."""
     decoder = nnx.eval_shape(lambda: Decoder(built.policy.config, rngs=nnx.Rngs(0)))
     _, params, frozen = lora.split(decoder)
-    number = jax.ShapeDtypeStruct((), jnp.int32)
-    state = TrainState(
-        params=params,
-        optimizer=jax.eval_shape(built.optimizer.init, params),
-        key=jax.eval_shape(lambda: keys.run_key(config.run.seed)),
-        step=number,
-        warm=number,
-        cursor=number,
-        skipped=number,
-        frozen=frozen if len(frozen) else None,
-        ref_params=params if config.loss.kl_coef else None,
-        sampler_params=params if config.rollout.lag else None,
-        history=jax.eval_shape(lambda: objectives.init_history(built.objective)),
+    state = jax.eval_shape(
+        lambda params: first_state(
+            config,
+            built.objective,
+            params=params,
+            optimizer=built.optimizer.init(params),
+            key=keys.run_key(config.run.seed),
+        ),
+        params,
     )
+    state = replace(state, frozen=frozen if len(frozen) else None)
     return _placed(state, sharding.shardings(state, built.policy.sharding))
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from grpo_jax.evaluation.model import Results
 from grpo_jax.evaluation.results import summarise
-from grpo_jax.evaluation.tables import Table, p_value
+from grpo_jax.evaluation.table import Table
+from grpo_jax.evaluation.tables import Results, p_value
 from tests.evaluation.rows import rows, settings
 
 CORRECT = [[1, 0, 0, 0], [1, 1, 0, 1], [0, 0, 0, 0]]

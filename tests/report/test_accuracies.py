@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_jax.evaluation.model import Results
 from grpo_jax.evaluation.results import summarise
+from grpo_jax.evaluation.tables import Results
 from grpo_jax.report.accuracies import write_picture
 from tests.evaluation.rows import rows, settings
 

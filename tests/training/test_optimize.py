@@ -60,10 +60,7 @@ def optimized(update: UpdateConfig):
         update=step,
         log_prob_pass=log_prob_pass,
     )
-    zero = jnp.int32(0)
-    state = TrainState(
-        params=jnp.float32(7), optimizer=None, key=zero, step=zero, warm=zero, cursor=zero, skipped=zero
-    )
+    state = TrainState.first(params=jnp.float32(7), optimizer=None, key=jnp.int32(0))
     rollout = SimpleNamespace(group_ids=np.repeat(np.arange(B), G).astype(np.int32))
     _, metrics = optimize.optimize(run, state, batch(), rollout)
     return seen, passes, metrics["sampler/log_prob_gap"]

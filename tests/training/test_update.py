@@ -82,16 +82,7 @@ def update_of(log_probs, *, objective, mesh, micro_batches=1, num_groups=GROUPS,
 
 
 def state_of(params, mesh, optimizer=SGD) -> TrainState:
-    zero = jnp.int32(0)
-    state = TrainState(
-        params=params,
-        optimizer=optimizer.init(params),
-        key=zero,
-        step=zero,
-        warm=zero,
-        cursor=zero,
-        skipped=zero,
-    )
+    state = TrainState.first(params=params, optimizer=optimizer.init(params), key=jnp.int32(0))
     return sharding.replicate(state, mesh)
 
 
