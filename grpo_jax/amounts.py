@@ -21,6 +21,12 @@ def micro_batches(config: Config) -> int:
     return -(-sequences_per_step(config) // size) if size else 1
 
 
+def warm_micro_batches(config: Config) -> int:
+    """Forward and backward passes of a warm start's step, of no more sequences than an optimizer step's have."""
+    size = micro_batch(config)
+    return -(-config.warm_start.batch_size // size) if size else 1
+
+
 def rows_per_device(config: Config, *, shards: int) -> int:
     """Sequences of a micro-batch on each of `shards` devices, padding rows included: shares are equal."""
     share = -(-sequences_per_step(config) // (micro_batches(config) * shards))

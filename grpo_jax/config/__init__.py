@@ -185,7 +185,7 @@ class UpdateConfig:
     """Prompts per optimizer step; 0 takes the whole rollout."""
     micro_batch: int | Literal["auto"] = 0
     """Sequences per forward and backward pass, over all devices; 0 takes the whole mini-batch, auto the largest that fits:
-    the update is compiled at a few sizes before the run begins."""
+    the update is compiled at a few sizes before the run begins. A warm start's passes have no more either."""
     memory_budget_gib: float = 0.0
     """micro_batch auto: GiB per device that the update and its state may fill; 0 takes 90 % of what the device has (on a
     CPU, of the machine's memory)."""

@@ -147,8 +147,8 @@ def left_out(config: Config) -> list[str]:
     found, warm = [], config.warm_start
     if warm.steps:
         found.append(
-            f"the warm start's update, of {warm.batch_size} sequences in one micro-batch, whose length the reference "
-            "answers decide (a smaller warm_start.batch_size needs less)"
+            f"the warm start's update, {warm.batch_size} sequences in {amounts.warm_micro_batches(config)} micro-batches, "
+            "whose length the reference answers decide (a smaller update.micro_batch needs less)"
         )
     if config.rollout.devices:
         found.append(f"the sampler on its own {config.rollout.devices} devices (rollout.devices)")

@@ -17,7 +17,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from grpo_jax import amounts
 from grpo_jax.environments import conversations
+from grpo_jax.tasks.splitting import shorten
 from grpo_jax.training import batches, hosts, sharding
 from grpo_jax.training.agreement import Agreement, truncation
 from grpo_jax.training.collect import begin, collect, next_examples
@@ -26,7 +28,7 @@ from grpo_jax.training.journal import Journal, open_journal
 from grpo_jax.training.optimize import optimize
 from grpo_jax.training.records import Position
 from grpo_jax.training.setup import Example, Run, initial_state, placed, policy_stage
-from grpo_jax.types import TrainingStopped, TrainState
+from grpo_jax.types import InputError, TrainingStopped, TrainState
 
 POLICY, WARM_START = "policy", "warm_start"
 
@@ -71,7 +73,8 @@ def warm_start(run: Run, state: TrainState, journal: Journal, stopping: Callable
                     prompt_size=run.config.rollout.max_prompt_length,
                     size=size,
                 )
-                batch = sharding.pad_rows(batch, sharding.row_shards(run.mesh))
+                parts = amounts.warm_micro_batches(run.config) * sharding.row_shards(run.mesh)
+                batch = sharding.pad_rows(batch, parts)
                 state, metrics = run.warm_update(state, sharding.split_rows(batch, run.mesh))
                 state = replace(state, step=state.step + 1, cursor=state.cursor + options.batch_size)
                 refuse_if_stuck(run, state)
@@ -89,9 +92,12 @@ def demonstrated(run: Run, example: Example) -> tuple[list[int], list[bool]]:
     """What a warm start learns to complete a prompt with, and which tokens of it train.
 
     It is the reference answer, or a conversation if the environment demonstrates one.
+
+    Raises:
+        InputError: it is longer than a completion may be.
     """
+    options = run.config.rollout
     if hasattr(run.environment, "demonstrate"):
-        options = run.config.rollout
         return conversations.demonstration(
             run.environment,
             example.problem,
@@ -99,7 +105,13 @@ def demonstrated(run: Run, example: Example) -> tuple[list[int], list[bool]]:
             limit=options.max_completion_length,
             stop_strings=options.stop_strings,
         )
-    ids = run.tokenizer.encode_completion(example.problem.answer)
+    answer = example.problem.answer
+    ids = run.tokenizer.encode_completion(answer)
+    if len(ids) > options.max_completion_length:
+        raise InputError(
+            f"rollout.max_completion_length: got {options.max_completion_length}, but the warm start teaches a reference "
+            f"answer of {len(ids)} tokens, the stop token included: {shorten(answer)!r}"
+        )
     return ids, [True] * len(ids)
 
 

@@ -177,7 +177,7 @@ def prepare(config: Config) -> Run:
             log_probs=make_log_probs(built.policy.graphdef, temperature=1.0, kept_logits=built.kept_logits),
             optimizer=warm_optimizer,
             mesh=mesh,
-            micro_batches=1,
+            micro_batches=amounts.warm_micro_batches(config),
         ),
         checkpoints=Checkpoints(folder / "checkpoints", keep=config.checkpoint.keep),
     )

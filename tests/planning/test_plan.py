@@ -136,7 +136,7 @@ def test_small_amounts_are_not_printed_as_nothing(small):
 
 def test_what_a_run_compiles_and_a_plan_leaves_out_is_said(small):
     plan = make_plan(small, target_of("v5p:2x2x2"), compile_with=Pretended(**FINE))
-    assert "not planned: the warm start's update, of 8 sequences" in printed(plan)
+    assert "not planned: the warm start's update, 8 sequences in 2 micro-batches" in printed(plan)
     whole = replace(
         small,
         warm_start=replace(small.warm_start, steps=0),

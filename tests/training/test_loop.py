@@ -22,7 +22,7 @@ from grpo_jax.config import (
 from grpo_jax.training import collect, loop, optimize, setup
 from grpo_jax.training.objective import objective_of
 from grpo_jax.training.records import read_rows
-from grpo_jax.types import TrainingStopped
+from grpo_jax.types import InputError, TrainingStopped
 from tests.tiny import tiny
 
 
@@ -195,6 +195,35 @@ def test_a_stop_in_the_warm_start_just_after_a_checkpoint(tmp_path):
     run.checkpoints.save = terminate
     state = loop.train(run)
     assert (int(state.warm), int(state.step)) == (1, 1)
+
+
+def test_a_warm_start_has_no_more_sequences_in_a_pass_than_an_update(tmp_path, monkeypatch):
+    """Else the memory that update.micro_batch saves would be asked for there."""
+    seen, make = [], setup.make_log_probs
+
+    def watched(*arguments, **options):
+        log_probs = make(*arguments, **options)
+
+        def of_rows(params, rows):
+            seen.append(rows.group_ids.shape[0])
+            return log_probs(params, rows)
+
+        return of_rows
+
+    monkeypatch.setattr(setup, "make_log_probs", watched)
+    config = tiny(
+        tmp_path / "run", warm_start=WarmStartConfig(steps=1, batch_size=6), train=TrainConfig(steps=0)
+    )
+    assert config.update.micro_batch == 4
+    loop.train(setup.prepare(config))
+    assert set(seen) == {3}
+
+
+def test_a_warm_start_teaches_no_answer_that_is_too_long_to_be_given(tmp_path):
+    config = tiny(tmp_path / "run")
+    run = setup.prepare(replace(config, rollout=replace(config.rollout, max_completion_length=2)))
+    with pytest.raises(InputError, match=r"max_completion_length: got 2, .* a reference answer of 3 tokens"):
+        loop.train(run)
 
 
 def test_all_right_is_the_best_that_the_weighted_rewards_can_be(tmp_path):
