@@ -52,6 +52,7 @@ def compile_program(
             "program": program,
             "exact": exact,
             "answer": str(folder / "answer.json"),
+            "plan": os.getpid(),
         }
         (folder / "request.json").write_text(json.dumps(request))
         start = time.monotonic()

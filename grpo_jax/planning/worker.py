@@ -6,10 +6,12 @@ A process of its own: the compiler may abort, hang or take the machine's memory,
 nobody else, and its flags can only be set before JAX starts. `compiling` starts it and reads what it leaves.
 """
 
+import ctypes
 import importlib.metadata
 import json
 import os
 import resource
+import signal
 import sys
 import time
 from pathlib import Path
@@ -17,6 +19,8 @@ from typing import Any
 
 QUICK_OPTIONS = {"tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}}
 """Compiler options of the quick level. Windowed einsums are for speed, and take minutes to compile."""
+
+PR_SET_PDEATHSIG = 1
 
 TPU_ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",  # there is no metadata server to ask
@@ -33,6 +37,7 @@ TPU_ENVIRONMENT = {
 def main(path: str) -> None:
     """Compiles what the request says. Errors of the compiler are part of the answer."""
     request = json.loads(Path(path).read_text())
+    end_with(request["plan"])
     answer: dict[str, Any] = {"stage": "lowering"}
     try:
         lowered, seconds = timed(lambda: lower(request))
@@ -46,6 +51,14 @@ def main(path: str) -> None:
     answer["versions"] = versions()
     answer["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     Path(request["answer"]).write_text(json.dumps(answer))
+
+
+def end_with(process: int) -> None:
+    """Ends this process when `process`, which started it and keeps its time limit, ends in whatever way. On Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != process:  # it was too late to be told
+            os._exit(1)
 
 
 def lower(request: dict[str, Any]):

@@ -3,8 +3,14 @@
 import importlib.util
 import io
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -176,6 +182,50 @@ def test_temporaries_that_are_too_large_are_named(small):
 def test_a_compiler_that_takes_too_long(small):
     found = compile_program(small, target_of("cpu:8"), "log_probs", time_limit=0.5)
     assert found.timed_out and found.memory is None and "500 ms" in found.error
+
+
+PLANNER = """
+import sys
+from grpo_jax import experiment
+from grpo_jax.planning import compiling, targets
+compiling.WORKER = "tests.planning.endless"
+compiling.compile_program(experiment.load(sys.argv[1]), targets.target_of("cpu:1"), "update")
+"""
+
+
+def test_a_compiler_does_not_outlive_a_plan_that_is_killed(small, tmp_path):
+    """Nobody would keep its time limit then."""
+    (tmp_path / "experiment.py").write_text(experiment.to_source(small))
+    said = tmp_path / "worker"
+    environment = {**os.environ, "WORKER_SAYS": str(said), "TMPDIR": str(tmp_path)}
+    planner = subprocess.Popen([sys.executable, "-c", PLANNER, tmp_path / "experiment.py"], env=environment)
+    try:
+        until(lambda: said.exists() and said.read_text())
+        worker = int(said.read_text())
+    finally:
+        planner.kill()
+        planner.wait()
+    try:
+        until(lambda: not alive(worker))
+    finally:
+        if alive(worker):
+            os.kill(worker, signal.SIGKILL)
+
+
+def until(condition):
+    for _ in range(300):
+        if condition():
+            return
+        time.sleep(0.1)
+    raise AssertionError("not within half a minute")
+
+
+def alive(pid):
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_compiler_that_dies(small, monkeypatch):
