@@ -29,6 +29,7 @@ from grpo_jax.training.optimize import optimize
 from grpo_jax.training.records import Position
 from grpo_jax.training.setup import Example, Run, initial_state, placed, policy_stage
 from grpo_jax.types import InputError, TrainingStopped, TrainState
+from grpo_jax.unused import unused
 
 POLICY, WARM_START = "policy", "warm_start"
 
@@ -48,6 +49,8 @@ def train(run: Run) -> TrainState:
         hosts.leaving_together(),
         stop_request() as stopping,
     ):
+        for line in unused(run.config):
+            journal.note(line)
         if state.warm:
             state = warm_start(run, state, journal, stopping)
         if not state.warm:
