@@ -261,10 +261,14 @@ def _make_step(
         gradients, value, totals, metrics = gradient(state.params, frozen, batch, specs[0])
         norm = optax.tree.norm(gradients)
         finite = jnp.isfinite(norm) & jnp.isfinite(value)
-        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
-        proposed = (optax.apply_updates(state.params, updates), optimizer_state)
-        params, optimizer_state = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old), proposed, (state.params, state.optimizer)
+
+        def move(params, optimizer_state, gradients):
+            updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
+            return optax.apply_updates(params, updates), optimizer_state
+
+        # Two branches rather than a choice between two results, for which new and old have to be held at once.
+        params, optimizer_state = jax.lax.cond(
+            finite, move, lambda *unmoved: unmoved[:2], state.params, state.optimizer, gradients
         )
         params = sharding.keep(params, specs[0], mesh)
         optimizer_state = sharding.keep(optimizer_state, specs[1], mesh)

@@ -223,6 +223,26 @@ def test_a_non_finite_gradient_is_skipped_and_counted(policy, batch):
     assert metrics["update/skipped"] == 1
     assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(gradient))
 
+    mesh, adam = sharding.make_mesh(1), optax.adam(0.1)
+    update = update_of(broken, objective=objective_for(aggregation.token), mesh=mesh, optimizer=adam)
+    before = state_of(params, mesh, adam)
+    unmoved = jax.tree.map(np.array, before.optimizer)
+    jax.tree.map(np.testing.assert_array_equal, update(before, batch)[0].optimizer, unmoved)
+
+
+def test_a_step_holds_one_gradient_besides_parameters_and_moments(batch):
+    """Neither parameters nor moments are there twice, before and after the step."""
+    params = {"w": jnp.ones((512, 4096))}
+
+    def log_probs(params, rows):
+        now = jnp.zeros(rows.completion_ids.shape) - jnp.square(params["w"]).mean()
+        return now, jnp.zeros_like(now)
+
+    mesh, adam = sharding.make_mesh(1), optax.adamw(0.1)
+    update = update_of(log_probs, objective=objective_for(aggregation.token), mesh=mesh, optimizer=adam)
+    memory = update.lower(state_of(params, mesh, adam), batch).compile().memory_analysis()
+    assert params["w"].nbytes <= memory.temp_size_in_bytes < 1.2 * params["w"].nbytes
+
 
 def test_supervised_loss_is_the_mean_over_tokens_however_cut(policy, batch):
     log_probs, params = policy
