@@ -24,7 +24,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import numpy as np
 from flax import nnx
-from turns import Worker, alternate, machine, ratios, spread, write_section
+from turns import Worker, machine, ratios, spread, write_section
 
 from grpo_jax import scratch
 from grpo_jax.models.config import ModelConfig

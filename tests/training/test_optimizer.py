@@ -3,12 +3,19 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.decoder import Decoder
-from grpo_jax.training.optimizer import is_matrix, leaf_name, make_optimizer, make_schedule
+from grpo_jax.training.optimizer import (
+    clip_by_global_norm,
+    is_matrix,
+    leaf_name,
+    make_optimizer,
+    make_schedule,
+)
 
 PLAIN = {"b1": 0.9, "b2": 0.95, "eps": 1e-8, "max_grad_norm": 1.0, "first_moment_dtype": "float32"}
 
@@ -51,6 +58,25 @@ def test_weight_decay_touches_matrices_only():
     ):
         expected = -0.05 * value if marked[leaf_name(path)] else np.zeros_like(value)
         np.testing.assert_allclose(update, expected, rtol=1e-6, atol=1e-9, err_msg=str(path))
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 5.0, 50.0, np.inf])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_clipping_is_that_of_optax(max_norm, dtype):
+    """Gradients of norm 5, in two leaves; those within the bound are left as they are, zeros too."""
+    gradients = {"a": jnp.array([3.0, 0.0], dtype), "b": jnp.array([[-4.0]], dtype)}
+    ours, theirs = (
+        clip.update(gradients, clip.init(gradients))[0]
+        for clip in (clip_by_global_norm(max_norm), optax.clip_by_global_norm(max_norm))
+    )
+    for own, other, given in zip(*map(jax.tree.leaves, (ours, theirs, gradients)), strict=True):
+        assert own.dtype == dtype
+        np.testing.assert_allclose(own, other, rtol=1e-6 if dtype == jnp.float32 else 1e-2)
+        if max_norm >= 5:
+            np.testing.assert_array_equal(own, given)
+    zeros = jax.tree.map(jnp.zeros_like, gradients)
+    clip = clip_by_global_norm(max_norm)
+    jax.tree.map(np.testing.assert_array_equal, clip.update(zeros, clip.init(zeros))[0], zeros)
 
 
 def test_a_bfloat16_first_moment_takes_half_the_room_and_steps_almost_the_same():

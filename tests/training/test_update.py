@@ -10,12 +10,14 @@ import optax
 import pytest
 from flax import nnx
 
+from grpo_jax.config import OptimizerConfig
 from grpo_jax.losses import aggregation, dfpo, ratios, surrogates
 from grpo_jax.losses import objective as objectives
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.decoder import Decoder
 from grpo_jax.training import sharding
 from grpo_jax.training.log_probs import make_log_probs
+from grpo_jax.training.programs import build_optimizer
 from grpo_jax.training.update import make_log_prob_pass, make_supervised_update, make_update
 from grpo_jax.types import Batch, TrainState, rows
 
@@ -238,7 +240,7 @@ def test_a_step_holds_one_gradient_besides_parameters_and_moments(batch):
         now = jnp.zeros(rows.completion_ids.shape) - jnp.square(params["w"]).mean()
         return now, jnp.zeros_like(now)
 
-    mesh, adam = sharding.make_mesh(1), optax.adamw(0.1)
+    mesh, adam = sharding.make_mesh(1), build_optimizer(OptimizerConfig(warmup_steps=2, weight_decay=0.1), 10)
     update = update_of(log_probs, objective=objective_for(aggregation.token), mesh=mesh, optimizer=adam)
     memory = update.lower(state_of(params, mesh, adam), batch).compile().memory_analysis()
     assert params["w"].nbytes <= memory.temp_size_in_bytes < 1.2 * params["w"].nbytes
