@@ -115,7 +115,8 @@ def native(
     update, state = updater(optax.adamw(LEARNING_RATE, weight_decay=0.0))
 
     def step():
-        nonlocal state
+        nonlocal state, params
+        params = None  # the state has a copy, and all systems have to fit beside each other
         state, metrics = update(state, rows)
         jax.block_until_ready((state.params, metrics))
 
