@@ -52,17 +52,17 @@ BELONGINGS = (
     Belonging(
         ("loss.history.eta", "loss.history.eta_min"),
         lambda c: c.loss.history.update == "soft",
-        "loss.history.update soft",
+        "loss.history.update soft (loss.history itself is on)",
     ),
     Belonging(
         ("loss.history.window",),
         lambda c: c.loss.history.update != "fixed",
-        "a loss.history.update that looks back",
+        "a loss.history.update that looks back (loss.history itself is on)",
     ),
     Belonging(
         ("loss.sampler_correction.low",),
         lambda c: c.loss.sampler_correction.kind == "band",
-        "loss.sampler_correction.kind band",
+        "loss.sampler_correction.kind band (the correction itself is on)",
     ),
     Belonging(
         ("update.memory_budget_gib",), lambda c: c.update.micro_batch == "auto", "update.micro_batch auto"

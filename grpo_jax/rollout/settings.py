@@ -4,6 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+SMALLEST, LARGEST = 1e-6, 1e6
+"""Bounds of what logits are divided by, or moved by: beyond them float32 overflows, and all log-probs are NaN."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -35,7 +38,8 @@ class Sampling:
     """
 
     def __post_init__(self):
-        _require(0 <= self.temperature < math.inf, "temperature", self.temperature, "a finite number ≥ 0")
+        fits = self.temperature == 0 or SMALLEST <= self.temperature < math.inf
+        _require(fits, "temperature", self.temperature, f"0, or a finite number from {SMALLEST:g} up")
         _require(self.top_k >= 0, "top_k", self.top_k, "a whole number ≥ 0 (0 is off)")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "a number in (0, 1] (1 is off)")
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "a number in [0, 1] (0 is off)")
@@ -47,15 +51,16 @@ class Sampling:
         several = not isinstance(texts, str) and all(isinstance(text, str) and text for text in texts)
         _require(several, "stop_strings", texts, "a tuple of texts that are not empty")
         _require(
-            all(value < math.inf for value in self.logit_bias.values()),
+            all(value <= LARGEST for value in self.logit_bias.values()),
             "logit_bias",
             self.logit_bias,
-            "numbers below infinity",
+            f"numbers of at most {LARGEST:g}",
         )
         both = sorted(set(self.logit_bias) & set(self.forbidden_ids))
         _require(not both, "logit_bias", dict(self.logit_bias), f"no token of forbidden_ids, {both}")
         penalty = self.repetition_penalty
-        _require(0 < penalty < math.inf, "repetition_penalty", penalty, "a finite number > 0")
+        fits = SMALLEST <= penalty <= LARGEST
+        _require(fits, "repetition_penalty", penalty, f"a number from {SMALLEST:g} to {LARGEST:g}")
         if self.temperature == 0 and self.truncated:
             raise ValueError(
                 "sampling.temperature is 0, which takes the likeliest token; expected top_k 0, top_p 1 and"
